@@ -1,0 +1,56 @@
+"""Honest performance measurement inside notebooks. `%load_ext perfkit` brings the magics."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_PUBLIC = {
+    "DeviceError": "perfkit.errors",
+    "IncomparableRecords": "perfkit.errors",
+    "Machine": "perfkit.records.machine",
+    "MissingDependency": "perfkit.errors",
+    "NotSupportedHere": "perfkit.errors",
+    "PerfkitError": "perfkit.errors",
+    "Quality": "perfkit.records.base",
+    "Timing": "perfkit.records.timing",
+    "UsageError": "perfkit.errors",
+    "check": "perfkit.lessons.checks",
+    "last": "perfkit.records.base",
+    "machine": "perfkit.system.facts",
+    "predict": "perfkit.lessons.predictions",
+    "reveal": "perfkit.lessons.predictions",
+    "time_call": "perfkit.measure.timing",
+}
+"""Where each public name lives. It is imported when it is first asked for."""
+
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'perfkit' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Bring the magics and the reports into this shell: `%load_ext perfkit`."""
+    from perfkit import magics
+
+    magics.load(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Take out all that `load_ipython_extension` brought: `%unload_ext perfkit`."""
+    from perfkit import magics
+
+    magics.unload(shell)

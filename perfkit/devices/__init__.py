@@ -1,0 +1,1 @@
+"""Where work runs: one runtime a file, behind the Protocol in `base`."""

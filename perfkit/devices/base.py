@@ -1,0 +1,139 @@
+"""The one contract between a measurement and a runtime.
+
+Rules that every adapter keeps, and that tests/devices/test_contract.py runs over all of them:
+nothing here imports or initialises a runtime; `owns` never waits; `synchronize` waits for all
+work that the runtime was given, on every lane; what `trace` hooks is put back when it closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+from perfkit.intervals import Interval
+
+__all__ = ["Clock", "Device", "Flush", "Lane", "Mark", "Memory", "Probe", "Seen", "Trace"]
+
+Clock = Callable[[], float]
+
+
+class Probe(NamedTuple):
+    """Is the runtime usable here, and if not, why. `devices` are names for people."""
+
+    available: bool
+    reason: str = ""
+    devices: tuple[str, ...] = ()
+
+
+class Lane(NamedTuple):
+    """One ordered queue of work: a stream or command queue. `handle` is the runtime's own."""
+
+    backend: str
+    name: str
+    handle: Any
+
+
+class Mark(NamedTuple):
+    """A point in a lane's work. `event` is the runtime's own."""
+
+    lane: Lane
+    event: Any
+
+
+class Memory(NamedTuple):
+    """Bytes of device memory in use, and their highest count; None where untold."""
+
+    used_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
+class Flush(NamedTuple):
+    """What a cache flush wrote, and the size of the cache that it was to displace."""
+
+    nbytes: int
+    cache_bytes: int
+
+
+class Seen(NamedTuple):
+    """What a trace saw since it was last asked. Times are on the measurement's clock.
+
+    `waits`: when the calling thread was blocked in the runtime. `launches`: commands given.
+    `untimed`: commands whose start and end the runtime does not tell, and `reason` why.
+    """
+
+    intervals: tuple[Interval, ...] = ()
+    waits: tuple[tuple[float, float], ...] = ()
+    launches: int = 0
+    untimed: int = 0
+    reason: str = ""
+
+
+class Trace(Protocol):
+    """Records a runtime's work while it is open. Use it as a context manager."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def clear(self) -> None:
+        """Forget what was seen so far, without waiting."""
+
+    def take(self) -> Seen:
+        """What was seen since the last `take` or `clear`; call it after `synchronize`."""
+
+    def pending(self) -> int:
+        """Commands seen that have not ended, asked without waiting."""
+
+
+class Device(Protocol):
+    """A runtime. Capability flags steer the report; nothing asks for the adapter's type.
+
+    `name`: the word for `--backend`. `asynchronous`: calls return before the work ends.
+    `has_events`: start and end of each command are known. `sees_waits`: blocking calls are seen.
+    """
+
+    name: str
+    asynchronous: bool
+    has_events: bool
+    sees_waits: bool
+
+    def probe(self) -> Probe:
+        """What there is. Never raises, never imports or initialises."""
+
+    def owns(self, obj: object) -> bool:
+        """Does `obj` live on this runtime? Told from its type alone, without waiting."""
+
+    def lanes(self) -> Sequence[Lane]:
+        """Every lane known now. May take milliseconds: call it outside a timed region."""
+
+    def synchronize(self, lanes: Sequence[Lane] | None = None) -> None:
+        """Wait until the lanes (default: all known) are empty.
+
+        Raises DeviceError if the device failed.
+        """
+
+    def mark(self, lane: Lane) -> Mark:
+        """Record an event behind the work given to `lane` so far."""
+
+    def elapsed_s(self, start: Mark, end: Mark) -> float | None:
+        """Device seconds between two marks; None without events. Raises DeviceError where the
+        marks have not been reached, lie on different devices, or were made without timing."""
+
+    def memory(self) -> Memory | None:
+        """Device memory now, or None."""
+
+    def trace(self, clock: Clock) -> Trace:
+        """A recorder of this runtime's work whose times are those of `clock`."""
+
+    def flush_cache(self) -> Flush:
+        """Displace what the cache nearest to memory holds. Raises NotSupportedHere."""
+
+    def capture(self, fn: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+        """A graph of the work of `fn` to be replayed. Raises NotSupportedHere."""

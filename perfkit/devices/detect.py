@@ -1,0 +1,62 @@
+"""Which runtimes this process has, told from what is imported already."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perfkit.devices.base import Device
+from perfkit.errors import NotSupportedHere, UsageError
+from perfkit.optional import loaded
+
+__all__ = ["BACKENDS", "devices_in_use"]
+
+
+class _Backend(NamedTuple):
+    """`module`: once this is imported the runtime may be in use. The adapter's own place."""
+
+    module: str
+    adapter: str
+    factory: str
+
+
+BACKENDS = {
+    "host": _Backend("builtins", "perfkit.devices.host", "HostDevice"),
+    "thread": _Backend("perfkit.devices.thread", "perfkit.devices.thread", "ThreadDevice"),
+    "opencl": _Backend("pyopencl", "perfkit.devices.opencl", "OpenCLDevice"),
+}
+_made: dict[str, Device] = {}
+
+
+def devices_in_use(names: Sequence[str] | None = None) -> tuple[Device, ...]:
+    """Adapters of the asynchronous runtimes that this process has imported.
+
+    With `names` these alone: UsageError for a name that is not known, NotSupportedHere for a
+    runtime that is not imported.
+    """
+    if names is None:
+        chosen = [name for name, backend in BACKENDS.items() if loaded(backend.module)]
+    else:
+        chosen = [_checked(name) for name in names]
+    return tuple(device for name in chosen if (device := _device(name)).asynchronous)
+
+
+def _checked(name: str) -> str:
+    if name not in BACKENDS:
+        close = difflib.get_close_matches(name, BACKENDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(BACKENDS)}"
+        raise UsageError(f"backend {name!r} is not known: {hint}")
+    module = BACKENDS[name].module
+    if not loaded(module):
+        raise NotSupportedHere(f"backend {name!r} is not in use: import {module} first")
+    return name
+
+
+def _device(name: str) -> Device:
+    if name not in _made:
+        backend = BACKENDS[name]
+        device: Device = getattr(importlib.import_module(backend.adapter), backend.factory)()
+        _made[name] = device
+    return _made[name]

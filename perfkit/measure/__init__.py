@@ -1,0 +1,1 @@
+"""How it is measured: clock and devices are passed in, nothing is printed."""

@@ -1,0 +1,1 @@
+"""Where am I: processor, limits, noise. Reads /proc and /sys, starts nothing."""
