@@ -30,11 +30,12 @@ __all__ = ["Measurement", "Plan", "time_call"]
 SAMPLE_S = 0.5e-3
 """Cheap bodies are batched until a sample takes this long; time slices are about 3 ms."""
 LEAST_S = 0.1
+LEAST_WAITED_S = 1e-3
 MOST_SAMPLES = 10_000
 MOST_SPANS = 400
 RETAKES = 2
 WARMUP_SHARE, WARMUP_CALLS = 0.1, 3
-BELOW_RESOLUTION_S = 0.1e-6
+RESOLUTION_S = 0.1e-6
 
 Runs = Generator[None, None, None]
 
@@ -104,11 +105,13 @@ class Measurement:
         label: str = "",
         find_devices: Callable[[Sequence[str] | None], Sequence[Device]] = devices_in_use,
         between: Callable[[], None] = lambda: None,
+        done: Callable[[Timing | None], None] = lambda timing: None,
     ) -> None:
-        """`between` is called before every run but the first, outside the timed region."""
+        """`between` is called before every run but the first, outside the timed region; `done`
+        once, when `runs` has ended, with the timing, or None if not even one run began."""
         self.timing: Timing | None = None
         self._plan, self._clock, self._label = plan, clock, label
-        self._find_devices, self._between = find_devices, between
+        self._find_devices, self._between, self._done = find_devices, between, done
         self._devices: tuple[Device, ...] = ()
         self._traces: dict[str, Trace] = {}
         self._stack = ExitStack()
@@ -139,13 +142,16 @@ class Measurement:
             if self._plan.repeat != 1:
                 self._watch()
                 per_run_s = yield from self._warm_up()
-                self._number = self._batch(per_run_s)
+                yield from self._choose_number(per_run_s)
                 collected = _collections()
                 yield from self._sample_until_done()
             self._collections = _collections() - collected
             self._where = ""
         finally:
-            self._finish()
+            try:
+                self._finish()
+            finally:
+                self._done(self.timing)
 
     # -- the phases ----------------------------------------------------------------------------
 
@@ -186,14 +192,18 @@ class Measurement:
         # Enough for clocks to rise and caches to fill; cheap bodies need no more.
         return spent_s < min(most_s, LEAST_S)
 
-    def _batch(self, per_run_s: float) -> int:
-        """Runs in a sample. One where a device worked, or the drain would be shared out."""
+    def _choose_number(self, per_run_s: float) -> Runs:
+        """Set the runs in a sample. One where a device worked, or the drain would be shared out."""
+        __tracebackhide__ = True
         if self._worked or self._plan.cold or not self._plan.synchronize:
-            return 1
-        number = math.ceil(SAMPLE_S / max(per_run_s, 1e-9)) if per_run_s < SAMPLE_S else 1
+            return
+        if per_run_s < SAMPLE_S:
+            # One run read alone is mostly the clock's own cost: one batch tells the true one.
+            self._number = math.ceil(SAMPLE_S / max(per_run_s, 1e-9))
+            per_run_s = _duration((yield from self._run(self._number)))
+            self._number = math.ceil(SAMPLE_S / max(per_run_s, 1e-9))
         if self._plan.repeat != "auto":
-            number = max(number, math.ceil(self._plan.repeat / MOST_SAMPLES))
-        return number
+            self._number = max(self._number, math.ceil(self._plan.repeat / MOST_SAMPLES))
 
     def _sample_until_done(self) -> Runs:
         __tracebackhide__ = True
@@ -378,16 +388,16 @@ class Measurement:
         reasons = [*words, *self._reasons]
         if self._stopped:
             reasons.insert(0, f"stopped by {self._stopped}")
-        if len(values) > 1 and median(values) < BELOW_RESOLUTION_S:
-            reasons.append("below clock resolution: less than 0.1 µs over an empty body")
+        if len(values) > 1 and median(values) < _empty_body_s(self._clock) + RESOLUTION_S:
+            reasons.append("below clock resolution: less than 0.1 µs more than an empty body")
         walls = [s.naive_s if s.wall_s is None else s.wall_s for s in self._samples]
         waits = [s.wait_s for s in self._samples]
         known = [wait for wait in waits if wait is not None]
         share = sum(known) / sum(walls) if known and sum(walls) else None
-        if share is not None and share > DISTURBED:
+        if share is not None and share > DISTURBED and sum(walls) > LEAST_WAITED_S:
             reasons.append(f"the thread waited for a core in {100 * share:.0f} % of the time")
         if not self._plan.synchronize:
-            reasons.insert(0, "nobody waited for the device: this stopwatch is not a measurement")
+            reasons = ["nobody waited for the device: this stopwatch is not a measurement"]
         status = "valid" if not reasons else "suspect"
         timed = any(s.device_s is not None for s in self._samples)
         return Quality(
@@ -397,6 +407,22 @@ class Measurement:
             wait_share=share,
             source="host clock and device events" if timed else "host clock",
         )
+
+
+def _empty_body_s(clock: Clock) -> float:
+    """Seconds that one run of nothing takes in the loop that runs bodies."""
+
+    def outer() -> Runs:
+        yield from inner()
+
+    def inner() -> Runs:
+        for _ in repeat(None, 1000):
+            yield
+
+    start_s = clock.now()
+    for _ in outer():
+        pass
+    return (clock.now() - start_s) / 1000
 
 
 def _is_whole(value: object) -> bool:

@@ -1,0 +1,105 @@
+"""The magics. Thin: parse, call what measures, show the record."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import needs_local_scope, no_var_expand
+
+from perfkit import errors
+from perfkit.magics import show
+from perfkit.magics.cell import CellEngine
+from perfkit.magics.options import flags_of, help_of
+
+__all__ = ["load", "unload"]
+
+_TIMED = {"gpu_time": "perfkit.magics.gpu_time"}
+"""Magics whose cells the engine runs, and their rooms. A room is imported at first use."""
+
+_engines: dict[int, tuple[CellEngine, list[tuple[str, str]]]] = {}
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register all magics. A name that another extension owns is left to it, with a warning."""
+    if id(shell) in _engines:
+        return
+    engine = CellEngine(shell)
+    registered: list[tuple[str, str]] = []
+    for name, room in _TIMED.items():
+        module = importlib.import_module(room)
+        for kind, function in (
+            ("cell", _cell_form(engine, name)),
+            ("line", _line_form(engine, name, room)),
+        ):
+            function.__doc__ = f"{module.__doc__}\n\nOptions:\n{help_of(module.OPTIONS)}\n"
+            if _register(shell, kind, name, function):
+                registered.append((kind, name))
+                if kind == "cell":
+                    engine.add(name, module.begin)
+    engine.install()
+    show.register(shell)
+    for command in _commands():
+        shell.set_hook("complete_command", _complete, str_key=command)
+    _engines[id(shell)] = engine, registered
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Undo `load`."""
+    engine, registered = _engines.pop(id(shell), (None, []))
+    if engine is None:
+        return
+    engine.uninstall()
+    for kind, name in registered:
+        shell.magics_manager.magics[kind].pop(name, None)
+    show.unregister(shell)
+    for command in _commands():
+        shell.strdispatchers["complete_command"].strs.pop(command, None)
+
+
+def _commands() -> list[str]:
+    return [sign + name for name in _TIMED for sign in ("%", "%%")]
+
+
+def _register(shell: InteractiveShell, kind: str, name: str, function: Any) -> bool:
+    if name in shell.magics_manager.magics[kind]:
+        sign = "%%" if kind == "cell" else "%"
+        warnings.warn(
+            f"{sign}{name} belongs to another extension and is left to it; "
+            f"unload that one first to use perfkit's",
+            stacklevel=4,
+        )
+        return False
+    shell.register_magic_function(function, magic_kind=kind, magic_name=name)
+    return True
+
+
+def _cell_form(engine: CellEngine, name: str) -> Any:
+    """Reached only where the engine's rewriting is not: a body that another cell magic owns."""
+
+    def cell(line: str, text: str) -> None:
+        engine.run_text(name, line, text, engine.shell.user_ns)
+
+    return no_var_expand(cell)
+
+
+def _line_form(engine: CellEngine, name: str, room: str) -> Any:
+    def line_magic(line: str, local_ns: dict[str, Any] | None = None) -> None:
+        from IPython.core.error import UsageError
+
+        try:
+            asked, code = importlib.import_module(room).split(line)
+        except errors.UsageError as error:
+            raise UsageError(str(error)) from None
+        scope = engine.shell.user_ns if local_ns is None else local_ns
+        engine.run_text(name, asked, code, scope, sign="%")
+
+    return needs_local_scope(no_var_expand(line_magic))
+
+
+def _complete(shell: InteractiveShell, event: Any) -> list[str]:
+    name = event.command.lstrip("%")
+    options = flags_of(importlib.import_module(_TIMED[name]).OPTIONS)
+    return [flag for flag in options if flag.startswith(event.symbol)]

@@ -1,0 +1,163 @@
+"""Options of the magics and of the command line: declared once, parsed here, completed here."""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from perfkit.errors import UsageError
+
+__all__ = [
+    "BACKEND",
+    "BUDGET",
+    "COLD",
+    "NAME",
+    "OUTPUT",
+    "QUIET",
+    "REPEAT",
+    "WARMUP",
+    "Option",
+    "flags_of",
+    "help_of",
+    "parse",
+]
+
+
+class Option(NamedTuple):
+    """One option. `convert` makes its value from text and raises UsageError with what is wanted;
+    without `convert` it is a switch."""
+
+    flags: tuple[str, ...]
+    help: str
+    convert: Callable[[str], Any] | None = None
+    metavar: str = ""
+    default: Any = None
+
+    @property
+    def name(self) -> str:
+        """The key in what `parse` returns: the long flag as an identifier."""
+        return self.flags[-1].lstrip("-").replace("-", "_")
+
+
+_TOKEN = re.compile(r"\s*(?P<flag>--?[A-Za-z][\w-]*)(?P<value>=\S+)?")
+_WORD = re.compile(r"\s*(\"[^\"]*\"|'[^']*'|\S+)")
+
+
+def parse(magic: str, options: Sequence[Option], line: str) -> tuple[dict[str, Any], str]:
+    """Options at the front of `line`, and the text behind them as it stands.
+
+    Raises UsageError in one line for an option that is not known or a value that is not right.
+    """
+    values: dict[str, Any] = {
+        option.name: option.default if option.convert else False for option in options
+    }
+    by_flag = {flag: option for option in options for flag in option.flags}
+    rest = line
+    while token := _TOKEN.match(rest):
+        flag, rest = token["flag"], rest[token.end() :]
+        given = token["value"]
+        if flag not in by_flag and not flag.startswith("--") and flag[:2] in by_flag:
+            # One-letter options may be glued to their value, as in timeit's -r5.
+            flag, given = flag[:2], "=" + flag[2:]
+        option = by_flag.get(flag)
+        if option is None:
+            raise UsageError(f"{magic}: {_unknown(flag, by_flag)}")
+        if option.convert is None:
+            values[option.name] = True
+            continue
+        if given is None:
+            word = _WORD.match(rest)
+            if word is None:
+                raise UsageError(f"{magic}: {flag} needs a value: {flag} {option.metavar}")
+            given, rest = "=" + word[1], rest[word.end() :]
+        try:
+            values[option.name] = option.convert(given[1:].strip("'\""))
+        except UsageError as error:
+            raise UsageError(f"{magic}: {flag} {given[1:]}: {error}") from None
+    rest = rest.strip()
+    if rest.startswith("-- "):
+        rest = rest[3:].lstrip()
+    return values, "" if rest.startswith("#") else rest
+
+
+def _unknown(flag: str, by_flag: dict[str, Option]) -> str:
+    alike = [known for known in by_flag if known.startswith("--") == flag.startswith("--")]
+    close = difflib.get_close_matches(flag, alike, n=1)
+    known = ", ".join(sorted(by_flag, key=lambda f: f.lstrip("-")))
+    return f"option {flag} is not known: " + (
+        f"did you mean {close[0]}?" if close else f"there are {known}"
+    )
+
+
+def flags_of(options: Sequence[Option]) -> list[str]:
+    """All flags, for completion."""
+    return [flag for option in options for flag in option.flags]
+
+
+def help_of(options: Sequence[Option]) -> str:
+    """The options as an indented list, for a magic's docstring."""
+    heads = [f"{', '.join(o.flags)} {o.metavar}".strip() for o in options]
+    width = max(map(len, heads))
+    return "\n".join(
+        f"  {head:<{width}}  {option.help}" for head, option in zip(heads, options, strict=True)
+    )
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not text.isdigit() or int(text) < least:
+            raise UsageError(f"give a whole number from {least}")
+        return int(text)
+
+    return convert
+
+
+def _repeat(text: str) -> int | str:
+    if text == "auto":
+        return text
+    try:
+        return _whole(1)(text)
+    except UsageError:
+        raise UsageError("give a whole number from 1, or auto") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise UsageError("give seconds above 0")
+    return value
+
+
+def _identifier(text: str) -> str:
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise UsageError("give a Python name, such as t1")
+    return text
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name for name in text.split(",") if name)
+    if not names:
+        raise UsageError("give names with commas between, such as opencl,thread")
+    return names
+
+
+REPEAT = Option(
+    ("-r", "--repeat"), "samples to take, or auto (default 1: run once)", _repeat, "N|auto", 1
+)
+WARMUP = Option(("-w", "--warmup"), "runs before sampling (default: by time)", _whole(0), "N")
+BUDGET = Option(("-b", "--budget"), "seconds that sampling may take (default 2)", _seconds, "S", 2.0)
+OUTPUT = Option(("-o", "--output"), "bind the record to this name", _identifier, "NAME")
+QUIET = Option(("-q", "--quiet"), "show no report")
+NAME = Option(("--name",), "keep the record in the ledger under this name", _text, "NAME")
+BACKEND = Option(("--backend",), "watch only these runtimes", _names, "A,B")
+COLD = Option(("--cold",), "displace the caches before every sample")

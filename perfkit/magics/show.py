@@ -1,0 +1,48 @@
+"""Reports are ordinary outputs: registered per record type, shown by display."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
+
+from perfkit.records.base import Record
+
+__all__ = ["register", "show", "unregister"]
+
+_VIEWS = {
+    ("perfkit.records.timing", "Timing"): "perfkit.render.timing",
+    ("perfkit.records.machine", "Machine"): "perfkit.render.machine",
+}
+"""Record type, by name so that loading the extension imports neither, and its room in render."""
+
+
+def show(record: Record) -> None:
+    """Display a record as a cell output."""
+    display(record)
+
+
+def register(shell: InteractiveShell) -> None:
+    """Teach the shell how records look."""
+    bundles = shell.display_formatter.mimebundle_formatter
+    for (module, name), room in _VIEWS.items():
+        bundles.for_type_by_name(module, name, _bundle_maker(room))
+
+
+def unregister(shell: InteractiveShell) -> None:
+    """Records are shown as plain objects again."""
+    bundles = shell.display_formatter.mimebundle_formatter
+    for module, name in _VIEWS:
+        bundles.deferred_printers.pop((module, name), None)
+        for kind in [k for k in bundles.type_printers if (k.__module__, k.__name__) == (module, name)]:
+            bundles.pop(kind)
+
+
+def _bundle_maker(room: str) -> Any:
+    def bundle(record: Record, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        made: dict[str, Any] = importlib.import_module(room).bundle(record)
+        return made
+
+    return bundle

@@ -1,0 +1,1 @@
+"""A record's views: text, HTML and small pictures. Nothing here measures."""

@@ -1,0 +1,189 @@
+"""Views of a Timing."""
+
+from __future__ import annotations
+
+from html import escape
+from statistics import quantiles
+from typing import Any
+
+from perfkit import units
+from perfkit.records.timing import Timing
+from perfkit.render import svg, table
+from perfkit.render.table import Row
+from perfkit.render.theme import MASK, STYLE, is_stable
+
+__all__ = ["MIME", "bundle", "html", "text"]
+
+MIME = "application/vnd.perfkit.timing.v1+json"
+_DERIVED = (
+    "first_s",
+    "naive_s",
+    "host_s",
+    "wall_s",
+    "device_s",
+    "device_busy_s",
+    "idle_s",
+    "verdict",
+)
+DIRECTIONS = {"h2d": "to device", "d2h": "to host", "d2d": "on device"}
+
+
+def bundle(timing: Timing) -> dict[str, Any]:
+    """All views by MIME type. The JSON has the derived numbers, not the samples."""
+    summary: dict[str, Any] = {"record": "Timing", "backends": list(timing.backends)}
+    if not is_stable():
+        summary |= {name: getattr(timing, name) for name in _DERIVED}
+    return {"text/plain": text(timing), "text/html": html(timing), MIME: summary}
+
+
+def text(timing: Timing) -> str:
+    """Aligned text, one quantity a line."""
+    head = f"{timing.label}: {headline(timing)}"
+    body = table.as_text(_rows(timing))
+    return "\n".join([head, body, *(f"  {line}" for line in _sentences(timing))])
+
+
+def html(timing: Timing) -> str:
+    """The same with a picture of the last run where a device worked."""
+    shown = escape(headline(timing))
+    if not timing.synchronized:
+        shown = f"<s>{shown}</s>"
+    picture = ""
+    if len({span.lane for span in timing.spans}) > 1 and not is_stable():
+        picture = svg.lanes(timing.spans, "What host and device did in the last run")
+    lines = "".join(f"<div>{escape(line)}</div>" for line in _sentences(timing))
+    return (
+        f'<div style="{STYLE["box"]}"><div style="{STYLE["head"]}">{escape(timing.label)}: '
+        f"<strong>{shown}</strong></div>{table.as_html(_rows(timing))}{picture}"
+        f"{lines}</div>"
+    )
+
+
+def headline(timing: Timing) -> str:
+    """The one number, and how it was taken."""
+    if not timing.samples:
+        return f"no complete run: {timing.stopped}"
+    if not timing.synchronized:
+        return f"{_seconds(timing.naive_s)} on a stopwatch that waits for nobody"
+    if timing.repeat == 1:
+        return f"{_seconds(timing.wall_s)} wall time, first call"
+    return f"{_seconds(timing.wall_s)} wall time, median of {_samples(timing)}"
+
+
+def _samples(timing: Timing) -> str:
+    if is_stable():
+        return f"{MASK} samples"
+    each = f" of {units.count(timing.number, 'run')} each" if timing.number > 1 else ""
+    return f"{units.count(len(timing.used), 'sample')}{each}"
+
+
+def _seconds(value_s: float | None) -> str:
+    return MASK if is_stable() and value_s is not None else units.seconds(value_s)
+
+
+def _rows(timing: Timing) -> list[Row]:
+    if not timing.samples:
+        until = "until it ended" if "first call" in timing.stopped else "complete"
+        return [Row("first call", _seconds(timing.first_s), until)]
+    if not timing.synchronized:
+        return [Row("naive", _seconds(timing.naive_s), "nobody waited for the device")]
+    rows = [Row("wall", _seconds(timing.wall_s), _spread(timing))]
+    if timing.repeat != 1:
+        rows.append(Row("first call", _seconds(timing.first_s), "kept apart, in no average"))
+    if timing.backends == ("host",):
+        return rows + [Row("device", units.NOT_AVAILABLE, "nothing was given to a device")]
+    return rows + _device_rows(timing)
+
+
+def _spread(timing: Timing) -> str:
+    meaning = "from the start of the body until the device was empty"
+    values = [sample.wall_s for sample in timing.used if sample.wall_s is not None]
+    if timing.backends == ("host",):
+        meaning = "from the start to the end of the body"
+    if len(values) < 4 or is_stable():
+        return meaning
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return (
+        f"quartiles {units.seconds(low)} to {units.seconds(high)}, "
+        f"fastest {units.seconds(min(values))}"
+    )
+
+
+def _device_rows(timing: Timing) -> list[Row]:
+    waited = None
+    if timing.host_s is not None and timing.naive_s is not None:
+        waited = timing.naive_s - timing.host_s
+    launches = "" if is_stable() else f", {units.count(timing.launches, 'launch')}"
+    return [
+        Row("naive", _seconds(timing.naive_s), "what a stopwatch around the body says"),
+        Row(
+            "host",
+            _seconds(timing.host_s),
+            f"naive less {_seconds(waited)} blocked in device waits{launches}",
+        ),
+        Row("device", _seconds(timing.device_s), "first start to last end of its work"),
+        Row("busy", _seconds(timing.device_busy_s), f"{_busy(timing)} of the wall time"),
+        Row("idle", _seconds(timing.idle_s), "device waits between pieces of work"),
+        *(
+            Row(
+                DIRECTIONS[copy.direction],
+                _seconds(copy.seconds),
+                MASK
+                if is_stable()
+                else f"{units.count(copy.count, 'copy').replace('copys', 'copies')}, "
+                f"{units.capacity(copy.nbytes) if copy.nbytes else 'bytes n/a'}, "
+                f"{units.bandwidth(copy.bandwidth_Bps)}",
+            )
+            for copy in timing.transfers
+        ),
+    ]
+
+
+def _busy(timing: Timing) -> str:
+    if is_stable():
+        return MASK
+    if timing.device_busy_s is None or not timing.wall_s:
+        return units.NOT_AVAILABLE
+    return units.share(timing.device_busy_s / timing.wall_s)
+
+
+def _sentences(timing: Timing) -> list[str]:
+    if is_stable():
+        return [f"backends: {', '.join(timing.backends)}"]
+    quality = timing.quality
+    lines = [verdict_sentence(timing), *(f"note: {note}" for note in timing.notes)]
+    lines += [f"{quality.status}: {reason}" for reason in quality.reasons]
+    if timing.drain_s is not None and timing.backends == ("host",) and timing.synchronized:
+        lines.append(f"draining idle runtimes costs {units.seconds(timing.drain_s)}, not counted")
+    return [line for line in lines if line]
+
+
+def verdict_sentence(timing: Timing) -> str:
+    """Who sets the pace, in plain words with the figures that say so."""
+    if not timing.synchronized:
+        return _pending_sentence(timing)
+    busy = f"the device was busy {_busy(timing)} of the wall time"
+    match timing.verdict:
+        case "synchronous":
+            return "synchronous: the work was done when the body returned; a stopwatch is right here"
+        case "launch":
+            each = units.seconds((timing.host_s or 0.0) / max(timing.launches, 1))
+            return f"launch-bound: {timing.launches:,} launches at {each} of host time each; {busy}"
+        case "device":
+            return f"device-bound: {busy}; the host needed {units.seconds(timing.host_s)}"
+        case "transfer":
+            return f"transfer-bound: {busy}, and copied for at least half of that"
+        case "host":
+            return f"host-bound: {busy}; it waited for the host"
+    if not timing.samples:
+        return ""
+    if timing.device_busy_s is None:
+        return "no verdict: when the device worked is not known"
+    return f"no verdict: {busy}; neither side sets the pace alone"
+
+
+def _pending_sentence(timing: Timing) -> str:
+    if timing.pending:
+        left = units.count(timing.pending, "command")
+        return f"when this stopwatch stopped, {left} had not ended: run it without --no-sync"
+    return "run it without --no-sync for the truth"
