@@ -13,6 +13,10 @@ __all__ = [
 class PerfkitError(Exception):
     """Any error that perfkit raises on purpose."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: the one line that helps."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class UsageError(PerfkitError, ValueError):
     """An option or argument is wrong. Cure: the form that the text shows.

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["COPY_KINDS", "KINDS", "Interval", "Intervals", "covered_s", "merged"]
+__all__ = ["KINDS", "Interval", "Intervals", "covered_s", "merged"]
 
 KINDS = ("kernel", "h2d", "d2h", "d2d", "collective", "compile", "wait", "host", "other")
-COPY_KINDS = ("h2d", "d2h", "d2d")
 
 
 class Interval(NamedTuple):

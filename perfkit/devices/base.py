@@ -91,6 +91,9 @@ class Trace(Protocol):
     def pending(self) -> int:
         """Commands seen that have not ended, asked without waiting."""
 
+    def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
+        """Lanes that were given work while the trace was open and are not among `known`."""
+
 
 class Device(Protocol):
     """A runtime. Capability flags steer the report; nothing asks for the adapter's type.
@@ -124,7 +127,8 @@ class Device(Protocol):
 
     def elapsed_s(self, start: Mark, end: Mark) -> float | None:
         """Device seconds between two marks; None without events. Raises DeviceError where the
-        marks have not been reached, lie on different devices, or were made without timing."""
+        marks have not been reached, lie on different devices, or were made without timing.
+        """
 
     def memory(self) -> Memory | None:
         """Device memory now, or None."""

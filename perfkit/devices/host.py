@@ -39,6 +39,10 @@ class NothingToTrace:
         """Never anything."""
         return 0
 
+    def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
+        """None."""
+        return ()
+
 
 class HostDevice:
     """Synchronous, and says so: wall time and naive time are the same."""
@@ -90,7 +94,8 @@ class HostDevice:
 
 def flush_host_cache() -> Flush:
     """Write and read memory of twice the last-level cache. Raises NotSupportedHere where the
-    size of that cache is not told."""
+    size of that cache is not told.
+    """
     cache_bytes = last_level_cache_bytes()
     if not cache_bytes:
         raise NotSupportedHere("--cold: this machine does not tell its cache size; time it warm")

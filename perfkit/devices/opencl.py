@@ -62,7 +62,7 @@ class OpenCLDevice:
         )
 
     def synchronize(self, lanes: Sequence[Lane] | None = None) -> None:
-        """clFinish on each queue."""
+        """ClFinish on each queue."""
         for lane in self.lanes() if lanes is None else lanes:
             try:
                 lane.handle.finish()
@@ -134,7 +134,7 @@ class _OpenCLTrace:
         self._clock = clock
         self._thread = threading.get_ident()
         self._stack = ExitStack()
-        self._lanes: dict[int, str] = {}
+        self._queues: dict[int, Lane] = {}
         self.clear()
 
     def __enter__(self) -> Self:
@@ -165,6 +165,10 @@ class _OpenCLTrace:
     def pending(self) -> int:
         return sum(command.event.command_execution_status > 0 for command in self._commands)
 
+    def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
+        pointers = {lane.handle.int_ptr for lane in known}
+        return [lane for pointer, lane in self._queues.items() if pointer not in pointers]
+
     def take(self) -> Seen:
         commands, waits, dropped = self._commands, self._waits, self._dropped
         self.clear()
@@ -187,7 +191,8 @@ class _OpenCLTrace:
 
     def _place(self, timed: list[tuple[_Command, int, int, int]]) -> list[Interval]:
         """Device times on the host's clock. A command was queued between the call and the
-        return of its enqueue function, so the tightest of these bounds gives the offset."""
+        return of its enqueue function, so the tightest of these bounds gives the offset.
+        """
         rows = []
         offsets: dict[int, float] = {}
         for device in {command.queue.device.int_ptr for command, *_ in timed}:
@@ -199,9 +204,7 @@ class _OpenCLTrace:
             offsets[device] = (max(low for low, _ in bounds) + min(high for _, high in bounds)) / 2
         for command, _, start, end in timed:
             offset = offsets[command.queue.device.int_ptr]
-            lane = self._lanes.setdefault(
-                command.queue.int_ptr, f"opencl queue {len(self._lanes)}"
-            )
+            lane = self._queues[command.queue.int_ptr].name
             rows.append(
                 Interval(
                     start * 1e-9 + offset,
@@ -221,11 +224,14 @@ class _OpenCLTrace:
                 result = original(*args, **kwargs)
                 returned_s = clock()
                 event = result[-1] if type(result) is tuple else result
+                queue = args[0] if args else kwargs["queue"]
+                if queue.int_ptr not in self._queues:
+                    name = f"opencl queue {len(self._queues)}"
+                    self._queues[queue.int_ptr] = Lane("opencl", name, queue)
                 if len(self._commands) >= MOST_COMMANDS:
                     self._dropped += 1
                     return result
                 what, name, nbytes, blocking = describe(kind, args, kwargs)
-                queue = args[0] if args else kwargs["queue"]
                 self._commands.append(
                     _Command(event, queue, what, name, nbytes, called_s, returned_s)
                 )

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from perfkit.devices.base import Clock, Flush, Lane, Mark, Memory, Probe, Seen
 from perfkit.devices.host import flush_host_cache
@@ -51,12 +51,13 @@ class Event:
         """Wait until it is reached. Raises DeviceError if it was never recorded."""
         if self.stream is None:
             raise DeviceError("the event was never recorded: call event.record(stream) first")
-        with _observed_wait():
+        with _ObservedWait():
             self._reached.wait()
 
     def elapsed_s(self, end: Event) -> float:
         """Seconds from this event to `end`. Raises DeviceError saying which of the two is not
-        recorded, not reached, made without timing, or on another device."""
+        recorded, not reached, made without timing, or on another device.
+        """
         for name, event in (("start", self), ("end", end)):
             if event.stream is None:
                 raise DeviceError(f"the {name} event was never recorded: call event.record(stream)")
@@ -84,7 +85,7 @@ class _Command:
         self.kind, self.name, self.nbytes = kind, name, nbytes
         self.start_s: float | None = None
         self.end_s: float | None = None
-        self.stream = ""
+        self.stream: Stream | None = None
 
 
 class Stream:
@@ -94,7 +95,7 @@ class Stream:
     """
 
     _numbers = itertools.count()
-    _alive: weakref.WeakSet[Stream] = weakref.WeakSet()
+    _alive: ClassVar[weakref.WeakSet[Stream]] = weakref.WeakSet()
 
     def __init__(self, name: str = "", *, device: str = "thread0") -> None:
         self.name = name or f"stream {next(self._numbers)}"
@@ -121,9 +122,10 @@ class Stream:
         call = (lambda: work(*args)) if args else work
         title = name or getattr(work, "__name__", "work")
         command = _Command(call, kind, title, nbytes)
-        command.stream = self.name
+        command.stream = self
         for trace in tuple(_traces):
             trace.commands.append(command)
+            trace.streams[self] = None
         self._put(command)
 
     def copy(self, source: Any, target: Any, *, kind: str = "h2d") -> None:
@@ -173,7 +175,7 @@ def _serve(commands: queue.SimpleQueue[_Command | None], failure: list[BaseExcep
 _traces: list[_ThreadTrace] = []
 
 
-class _observed_wait:
+class _ObservedWait:
     """Reports the time spent inside to the traces, if the calling thread is theirs."""
 
     def __enter__(self) -> None:
@@ -193,6 +195,7 @@ class _ThreadTrace:
         self.thread = threading.get_ident()
         self.commands: list[_Command] = []
         self.waits: list[tuple[float, float]] = []
+        self.streams: dict[Stream, None] = {}
 
     def __enter__(self) -> Self:
         _traces.append(self)
@@ -218,13 +221,13 @@ class _ThreadTrace:
             Interval(
                 command.start_s + offset,
                 command.end_s + offset,
-                f"thread {command.stream}",
+                f"thread {command.stream.name}",
                 command.kind,
                 command.name,
                 command.nbytes,
             )
             for command in commands
-            if command.start_s is not None and command.end_s is not None
+            if command.stream and command.start_s is not None and command.end_s is not None
         )
         untimed = len(commands) - len(intervals)
         return Seen(
@@ -234,6 +237,10 @@ class _ThreadTrace:
             untimed=untimed,
             reason="some work had not ended" if untimed else "",
         )
+
+    def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
+        old = {lane.handle for lane in known}
+        return [Lane("thread", s.name, s) for s in self.streams if s not in old]
 
     def pending(self) -> int:
         return sum(command.end_s is None for command in self.commands)

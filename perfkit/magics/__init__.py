@@ -96,7 +96,8 @@ def _line_form(engine: CellEngine, name: str, room: str) -> Any:
         scope = engine.shell.user_ns if local_ns is None else local_ns
         engine.run_text(name, asked, code, scope, sign="%")
 
-    return needs_local_scope(no_var_expand(line_magic))
+    mark_scope: Any = needs_local_scope  # its type says that it takes a method
+    return mark_scope(no_var_expand(line_magic))
 
 
 def _complete(shell: InteractiveShell, event: Any) -> list[str]:

@@ -21,7 +21,7 @@ import io
 import re
 import sys
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from IPython.core.displaypub import DisplayPublisher
@@ -29,14 +29,13 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from perfkit import errors
+from perfkit.measure.timing import Runs
 
-__all__ = ["Body", "CellEngine", "Muted", "Runs"]
+__all__ = ["Body", "CellEngine", "Muted"]
 
 HANDLE, RUN, VALUE = "__perfkit__", "__perfkit_run__", "__perfkit_value__"
 _HIDDEN = (HANDLE, RUN, VALUE)
 _FIRST_LINE = re.compile(r"%%(?P<magic>\w+)(?P<line>(?:[ \t].*)?)\n?$")
-
-Runs = Generator[None, None, None]
 
 
 class Body(Protocol):
@@ -46,7 +45,8 @@ class Body(Protocol):
         self, shell: InteractiveShell, line: str, end: Callable[[], None], label: str
     ) -> Runs:
         """Parse `line`; return a generator that yields once for each run of the body and calls
-        `end` when it is over, whichever way. `label` is the magic as it was typed."""
+        `end` when it is over, whichever way. `label` is the magic as it was typed.
+        """
 
 
 class CellEngine:
@@ -220,7 +220,9 @@ class _Loop(ast.NodeTransformer):
 def _begin_call(module: ast.Module) -> ast.Call | None:
     match module.body:
         case [
-            ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="begin")) as c),
+            ast.Expr(
+                value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="begin")) as c
+            ),
             *_,
         ] if name == HANDLE:
             return c
@@ -251,7 +253,8 @@ def _assign(name: str, value: ast.expr) -> ast.Assign:
 
 class Muted:
     """Swallows what a body prints and displays from `start` to `stop`, so that repeats show
-    their output once."""
+    their output once.
+    """
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell

@@ -11,11 +11,12 @@ from perfkit import ledger
 from perfkit.devices.detect import devices_in_use
 from perfkit.errors import UsageError
 from perfkit.magics import options
-from perfkit.magics.cell import Muted, Runs
+from perfkit.magics.cell import Muted
 from perfkit.magics.options import Option
 from perfkit.magics.show import show
 from perfkit.measure.clock import HostClock
-from perfkit.measure.timing import Measurement, Plan
+from perfkit.measure.plan import Plan
+from perfkit.measure.timing import Measurement, Runs
 from perfkit.records.timing import Timing
 
 __all__ = ["NAME", "OPTIONS", "begin", "split"]

@@ -28,7 +28,8 @@ __all__ = [
 
 class Option(NamedTuple):
     """One option. `convert` makes its value from text and raises UsageError with what is wanted;
-    without `convert` it is a switch."""
+    without `convert` it is a switch.
+    """
 
     flags: tuple[str, ...]
     help: str
@@ -155,7 +156,9 @@ REPEAT = Option(
     ("-r", "--repeat"), "samples to take, or auto (default 1: run once)", _repeat, "N|auto", 1
 )
 WARMUP = Option(("-w", "--warmup"), "runs before sampling (default: by time)", _whole(0), "N")
-BUDGET = Option(("-b", "--budget"), "seconds that sampling may take (default 2)", _seconds, "S", 2.0)
+BUDGET = Option(
+    ("-b", "--budget"), "seconds that sampling may take (default 2)", _seconds, "S", 2.0
+)
 OUTPUT = Option(("-o", "--output"), "bind the record to this name", _identifier, "NAME")
 QUIET = Option(("-q", "--quiet"), "show no report")
 NAME = Option(("--name",), "keep the record in the ledger under this name", _text, "NAME")

@@ -15,6 +15,8 @@ __all__ = ["register", "show", "unregister"]
 _VIEWS = {
     ("perfkit.records.timing", "Timing"): "perfkit.render.timing",
     ("perfkit.records.machine", "Machine"): "perfkit.render.machine",
+    ("perfkit.records.lesson", "Prediction"): "perfkit.render.lesson",
+    ("perfkit.records.lesson", "Answer"): "perfkit.render.lesson",
 }
 """Record type, by name so that loading the extension imports neither, and its room in render."""
 
@@ -26,18 +28,25 @@ def show(record: Record) -> None:
 
 def register(shell: InteractiveShell) -> None:
     """Teach the shell how records look."""
-    bundles = shell.display_formatter.mimebundle_formatter
+    bundles = _bundles(shell)
     for (module, name), room in _VIEWS.items():
         bundles.for_type_by_name(module, name, _bundle_maker(room))
 
 
 def unregister(shell: InteractiveShell) -> None:
     """Records are shown as plain objects again."""
-    bundles = shell.display_formatter.mimebundle_formatter
+    bundles = _bundles(shell)
     for module, name in _VIEWS:
         bundles.deferred_printers.pop((module, name), None)
-        for kind in [k for k in bundles.type_printers if (k.__module__, k.__name__) == (module, name)]:
+        for kind in [
+            k for k in bundles.type_printers if (k.__module__, k.__name__) == (module, name)
+        ]:
             bundles.pop(kind)
+
+
+def _bundles(shell: InteractiveShell) -> Any:
+    assert shell.display_formatter is not None
+    return shell.display_formatter.mimebundle_formatter
 
 
 def _bundle_maker(room: str) -> Any:

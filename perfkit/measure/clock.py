@@ -18,7 +18,8 @@ class Clock(Protocol):
 
     def thread_cpu(self) -> float:
         """Processor time of this thread. Reading it makes the kernel settle the time slice, so
-        that a due preemption falls before the sample and not into it."""
+        that a due preemption falls before the sample and not into it.
+        """
 
     def process_cpu(self) -> float:
         """Processor time of the whole process."""

@@ -93,7 +93,8 @@ def _block_medians(values: Sequence[float], blocks: int) -> list[float]:
 
 def _is_falling(values: Sequence[float]) -> bool:
     """Mann-Kendall's test for a downward trend over block medians, p < 0.01, and the first
-    third more than 3 % over the last."""
+    third more than 3 % over the last.
+    """
     if len(values) < TREND_SAMPLES:
         return False
     blocks = _block_medians(values, TREND_BLOCKS)
@@ -107,7 +108,8 @@ def _is_falling(values: Sequence[float]) -> bool:
 
 def _two_clusters(values: Sequence[float]) -> str:
     """The best split of the logarithms into two; a runs test then tells two modes side by side
-    from one change of speed."""
+    from one change of speed.
+    """
     if len(values) < CLUSTER_SAMPLES or min(values) <= 0:
         return ""
     logs = sorted(math.log(value) for value in values)

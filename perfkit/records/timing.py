@@ -11,8 +11,10 @@ import msgspec
 from perfkit.records.base import Bytes, Count, Quality, Record, Seconds
 from perfkit.records.machine import Machine
 
-__all__ = ["DISTURBED",
+__all__ = [
+    "DISTURBED",
     "THRESHOLDS",
+    "Direction",
     "Sample",
     "Span",
     "Thresholds",
@@ -20,6 +22,9 @@ __all__ = ["DISTURBED",
     "Transfer",
     "is_disturbed",
 ]
+
+
+Direction = Literal["h2d", "d2h", "d2d"]
 
 
 class Thresholds(NamedTuple):
@@ -62,7 +67,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """Copies in one direction during one run: `h2d`, `d2h` or `d2d`."""
 
-    direction: Literal["h2d", "d2h", "d2d"]
+    direction: Direction
     count: Count
     nbytes: Bytes
     seconds: Seconds
@@ -163,7 +168,8 @@ class Timing(Record, frozen=True, kw_only=True):
     @property
     def used(self) -> tuple[Sample, ...]:
         """The samples that the medians are taken over: after the warm-up, and clean ones
-        alone where there are enough of them (see DISTURBED, ENOUGH_CLEAN)."""
+        alone where there are enough of them (see DISTURBED, ENOUGH_CLEAN).
+        """
         kept = self.samples[self.trimmed :]
         if not self.single_thread:
             return kept

@@ -32,7 +32,8 @@ def lanes(spans: Sequence[Span], title: str) -> str:
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
         f'style="max-width:100%;height:auto" xmlns="http://www.w3.org/2000/svg" '
-        f'font-size="12" font-family="sans-serif" fill="currentColor"><title>{escape(title)}</title>'
+        f'font-size="12" font-family="sans-serif" fill="currentColor">'
+        f"<title>{escape(title)}</title>"
     ]
     for number, name in enumerate(names):
         top = number * LANE + (LANE - BAR) / 2

@@ -91,8 +91,8 @@ def _rows(timing: Timing) -> list[Row]:
     if timing.repeat != 1:
         rows.append(Row("first call", _seconds(timing.first_s), "kept apart, in no average"))
     if timing.backends == ("host",):
-        return rows + [Row("device", units.NOT_AVAILABLE, "nothing was given to a device")]
-    return rows + _device_rows(timing)
+        return [*rows, Row("device", units.NOT_AVAILABLE, "nothing was given to a device")]
+    return [*rows, *_device_rows(timing)]
 
 
 def _spread(timing: Timing) -> str:
@@ -119,7 +119,8 @@ def _device_rows(timing: Timing) -> list[Row]:
         Row(
             "host",
             _seconds(timing.host_s),
-            f"naive less {_seconds(waited)} blocked in device waits{launches}",
+            (f"naive less {_seconds(waited)} of waiting" if waited else "no waiting inside")
+            + launches,
         ),
         Row("device", _seconds(timing.device_s), "first start to last end of its work"),
         Row("busy", _seconds(timing.device_busy_s), f"{_busy(timing)} of the wall time"),
@@ -165,7 +166,9 @@ def verdict_sentence(timing: Timing) -> str:
     busy = f"the device was busy {_busy(timing)} of the wall time"
     match timing.verdict:
         case "synchronous":
-            return "synchronous: the work was done when the body returned; a stopwatch is right here"
+            return (
+                "synchronous: the work was done when the body returned; a stopwatch is right here"
+            )
         case "launch":
             each = units.seconds((timing.host_s or 0.0) / max(timing.launches, 1))
             return f"launch-bound: {timing.launches:,} launches at {each} of host time each; {busy}"

@@ -1,0 +1,51 @@
+# make lab: set everything up and open the workbook.   make test: set up and pass the tests.
+PYTHON ?= python3
+PORT ?= 8888
+BIN := .venv/bin
+READY := .venv/ready
+CHROMIUM := $(or $(shell command -v chromium),$(shell command -v chromium-browser))
+LESSONS := $(wildcard notebooks/*.ipynb)
+# A lesson that is run to be tested must not write beside the learner's own numbers.
+SCRATCH = PERFKIT_RESULTS=$$(mktemp -d)/results.jsonl
+
+.PHONY: lab tour test bench lint browser clean
+
+lab: $(READY)
+	$(BIN)/jupyter lab --port=$(PORT) --ServerApp.root_dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+
+tour: $(READY)
+	@for lesson in $(LESSONS); do $(SCRATCH) $(BIN)/jupyter nbconvert --log-level=ERROR --execute \
+	  --to markdown --MarkdownExporter.display_data_priority="['text/plain']" --stdout $$lesson \
+	  || exit 1; done
+
+test: $(READY) browser
+	$(BIN)/python -m pytest
+	$(SCRATCH) $(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
+	  -p no:cacheprovider --durations=5 notebooks
+
+bench: $(READY)
+	@for file in tests/bench/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+browser:
+ifeq ($(CHROMIUM),)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; \
+	else echo "The browser test needs Chromium: sudo apt-get install chromium, then make test"; exit 1; fi
+endif
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "perfkit needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[workbook,torch,test]'
+	@# The second IPython that the magics are tested on.
+	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv/ipython8 'ipython==8.39.0'
+	@touch $(READY)
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,152 @@
+"""Take one run apart: what the host did, where it waited, what each device did meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple, get_args
+
+from perfkit.devices.base import Seen
+from perfkit.intervals import Interval, Intervals, covered_s
+from perfkit.records.timing import Direction, Sample, Span, Transfer
+
+__all__ = ["Reading", "Run", "decompose", "typical_transfers"]
+
+MOST_SPANS = 400
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+
+
+class Reading(NamedTuple):
+    """The clock around one sample: body begun, body returned, devices drained; and how long the
+    thread stood ready without a core, None if the kernel does not tell.
+    """
+
+    start_s: float
+    stop_s: float
+    end_s: float
+    wait_s: float | None
+    number: int = 1
+
+
+class Run(NamedTuple):
+    """A sample and what else was seen: which runtimes worked, why something is not known."""
+
+    sample: Sample
+    worked: frozenset[str] = frozenset()
+    transfers: tuple[Transfer, ...] = ()
+    spans: tuple[Span, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+def decompose(reading: Reading, seen: Mapping[str, Seen], blind: Iterable[str] = ()) -> Run:
+    """One run from the clock's reading and what each runtime's trace saw.
+
+    `blind` names the runtimes whose blocking calls are not seen.
+    """
+    number = reading.number
+    naive_s = (reading.stop_s - reading.start_s) / number
+    wait_s = None if reading.wait_s is None else reading.wait_s / number
+    working = {name: part for name, part in seen.items() if part.launches}
+    if not working:
+        # Nothing was given away, so everything was drained when the body returned.
+        return Run(Sample(naive_s=naive_s, wall_s=naive_s, host_s=naive_s, wait_s=wait_s))
+    waits = [span for part in working.values() for span in part.waits]
+    rows = [row for part in working.values() for row in part.intervals]
+    untimed = [part.reason for part in working.values() if part.untimed]
+    columns = Intervals(rows) if rows and not untimed else None
+    blocked_s = covered_s(waits, reading.start_s, reading.stop_s) / number
+    sample = Sample(
+        naive_s=naive_s,
+        wall_s=(reading.end_s - reading.start_s) / number,
+        host_s=None if working.keys() & set(blind) else naive_s - blocked_s,
+        device_s=columns.span_s() if columns else None,
+        device_busy_s=columns.busy_s() if columns else None,
+        wait_s=wait_s,
+        launches=sum(part.launches for part in working.values()),
+    )
+    return Run(
+        sample,
+        frozenset(working),
+        _transfers(rows),
+        _spans(reading, rows, waits),
+        tuple(f"no device time: {reason}" for reason in untimed),
+    )
+
+
+def _transfers(rows: Sequence[Interval]) -> tuple[Transfer, ...]:
+    by_direction = {d: [row for row in rows if row.kind == d] for d in DIRECTIONS}
+    return tuple(
+        Transfer(
+            direction=direction,
+            count=len(copies),
+            nbytes=sum(copy.nbytes for copy in copies),
+            seconds=sum(copy.end_s - copy.start_s for copy in copies),
+        )
+        for direction, copies in by_direction.items()
+        if copies
+    )
+
+
+def typical_transfers(runs: Iterable[Run]) -> tuple[Transfer, ...]:
+    """The transfers of a typical run: medians over the runs that copied in that direction."""
+    every = [copy for run in runs for copy in run.transfers]
+    by_direction = {d: [copy for copy in every if copy.direction == d] for d in DIRECTIONS}
+    return tuple(
+        Transfer(
+            direction=direction,
+            count=round(median(copy.count for copy in copies)),
+            nbytes=round(median(copy.nbytes for copy in copies)),
+            seconds=median(copy.seconds for copy in copies),
+        )
+        for direction, copies in by_direction.items()
+        if copies
+    )
+
+
+def _spans(
+    reading: Reading, rows: Sequence[Interval], waits: Sequence[tuple[float, float]]
+) -> tuple[Span, ...]:
+    """Bars of the picture: what the host did, where it waited, and the lanes of the devices."""
+    start_s, stop_s, end_s = reading.start_s, reading.stop_s, reading.end_s
+    bars = [
+        Interval(start_s, stop_s, "host", "host", "body"),
+        Interval(stop_s, end_s, "host", "drain", "perfkit waits for the device"),
+    ]
+    blocked = [
+        Interval(max(a, start_s), min(b, stop_s), "host", "wait", "waits for the device")
+        for a, b in waits
+        if b > start_s and a < stop_s
+    ]
+    # A thousandth of the picture is less than a pixel.
+    least_s = (end_s - start_s) / 1000
+    bars += _joined(blocked, least_s)
+    bars += _joined(sorted(rows, key=lambda row: (row.lane, row.start_s)), least_s)
+    longest = sorted(bars, key=lambda bar: bar.start_s - bar.end_s)[:MOST_SPANS]
+    return tuple(
+        Span(
+            lane=bar.lane,
+            kind=bar.kind,
+            name=bar.name,
+            start_s=bar.start_s - start_s,
+            end_s=bar.end_s - start_s,
+        )
+        for bar in sorted(longest)
+    )
+
+
+def _joined(rows: Iterable[Interval], least_s: float) -> list[Interval]:
+    """Neighbours of one lane and kind that no eye could tell apart become one bar."""
+    bars: list[Interval] = []
+    for row in rows:
+        last = bars[-1] if bars else None
+        if last and _is_near(last, row, least_s):
+            name = last.name if last.name == row.name else f"{last.name[:40]} and more"
+            bars[-1] = last._replace(end_s=max(last.end_s, row.end_s), name=name)
+        else:
+            bars.append(row)
+    return bars
+
+
+def _is_near(one: Interval, other: Interval, least_s: float) -> bool:
+    same = (one.lane, one.kind) == (other.lane, other.kind)
+    return same and other.start_s - one.end_s < least_s

@@ -1,0 +1,38 @@
+"""What is asked of a measurement."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from perfkit.errors import UsageError
+
+__all__ = ["Plan"]
+
+
+class Plan(NamedTuple):
+    """`repeat` samples (1: run once), `warmup` runs before them (None: by time), inside
+    `budget_s` seconds. `backends`: watch only these. `synchronize=False` drains nothing.
+    """
+
+    repeat: int | Literal["auto"] = 1
+    warmup: int | None = None
+    budget_s: float = 2.0
+    backends: tuple[str, ...] | None = None
+    cold: bool = False
+    synchronize: bool = True
+
+    def checked(self) -> Plan:
+        """This plan. Raises UsageError in one line where it makes no sense."""
+        if self.repeat != "auto" and not _is_whole(self.repeat, least=1):
+            raise UsageError(f"repeat is {self.repeat!r}: give a whole number from 1, or 'auto'")
+        if self.warmup is not None and not _is_whole(self.warmup, least=0):
+            raise UsageError(f"warmup is {self.warmup!r}: give a whole number from 0")
+        budget_s = self.budget_s
+        if not isinstance(budget_s, int | float) or not 0 < budget_s < math.inf:
+            raise UsageError(f"budget is {budget_s!r}: give seconds above 0")
+        return self
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
