@@ -47,8 +47,10 @@ def ratio(value: float | None) -> str:
 
 def count(number: int, noun: str) -> str:
     """A number with its noun: 1 launch, 500 launches."""
-    plural = noun + ("es" if noun.endswith(("ch", "s", "x")) else "s")
-    return f"{number:,} {noun if number == 1 else plural}"
+    if number != 1:
+        es = noun.endswith(("ch", "s", "x"))
+        noun = noun[:-1] + "ies" if noun.endswith("y") else noun + ("es" if es else "s")
+    return f"{number:,} {noun}"
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:

@@ -45,9 +45,9 @@ def reveal(key: str, measured: float) -> Prediction:
 
 
 def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    ) or (hasattr(value, "__float__") and math.isfinite(float(value)))
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        return False
+    return math.isfinite(float(value))
 
 
 def _keep(prediction: Prediction) -> None:

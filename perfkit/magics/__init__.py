@@ -72,7 +72,7 @@ def _register(shell: InteractiveShell, kind: str, name: str, function: Any) -> b
             stacklevel=4,
         )
         return False
-    shell.register_magic_function(function, magic_kind=kind, magic_name=name)
+    shell.magics_manager.register_function(function, kind, name)
     return True
 
 
@@ -96,8 +96,7 @@ def _line_form(engine: CellEngine, name: str, room: str) -> Any:
         scope = engine.shell.user_ns if local_ns is None else local_ns
         engine.run_text(name, asked, code, scope, sign="%")
 
-    mark_scope: Any = needs_local_scope  # its type says that it takes a method
-    return mark_scope(no_var_expand(line_magic))
+    return needs_local_scope(no_var_expand(line_magic))
 
 
 def _complete(shell: InteractiveShell, event: Any) -> list[str]:

@@ -22,14 +22,16 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from perfkit import errors
-from perfkit.measure.timing import Runs
+
+if TYPE_CHECKING:
+    from perfkit.measure.timing import Runs
 
 __all__ = ["Body", "CellEngine", "Muted"]
 

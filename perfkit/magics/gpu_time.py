@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from perfkit import ledger
-from perfkit.devices.detect import devices_in_use
 from perfkit.errors import UsageError
 from perfkit.magics import options
 from perfkit.magics.cell import Muted
 from perfkit.magics.options import Option
 from perfkit.magics.show import show
-from perfkit.measure.clock import HostClock
-from perfkit.measure.plan import Plan
-from perfkit.measure.timing import Measurement, Runs
-from perfkit.records.timing import Timing
+
+if TYPE_CHECKING:
+    from perfkit.measure.timing import Runs
+    from perfkit.records.timing import Timing
 
 __all__ = ["NAME", "OPTIONS", "begin", "split"]
 
@@ -46,6 +44,12 @@ def begin(
     shell: InteractiveShell, line: str, end: Callable[[], None], label: str = "%%gpu_time"
 ) -> Runs:
     """The runs of one cell. Code behind the options is set-up: run once, outside the time."""
+    # At first use, not when the extension is loaded: the magics of a notebook are many.
+    from perfkit.devices.detect import devices_in_use
+    from perfkit.measure.clock import HostClock
+    from perfkit.measure.plan import Plan
+    from perfkit.measure.timing import Measurement
+
     asked, setup = options.parse(label, OPTIONS, line)
     plan = Plan(
         repeat=asked["repeat"],
@@ -89,4 +93,6 @@ def _deliver(shell: InteractiveShell, timing: Timing, asked: dict[str, Any]) -> 
     if not asked["quiet"]:
         show(timing)
     if asked["name"]:
+        from perfkit import ledger
+
         ledger.add(timing, asked["name"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
-from perfkit.records.base import Record
+if TYPE_CHECKING:
+    from perfkit.records.base import Record
 
 __all__ = ["register", "show", "unregister"]
 

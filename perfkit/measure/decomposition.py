@@ -110,7 +110,7 @@ def _spans(
     start_s, stop_s, end_s = reading.start_s, reading.stop_s, reading.end_s
     bars = [
         Interval(start_s, stop_s, "host", "host", "body"),
-        Interval(stop_s, end_s, "host", "drain", "perfkit waits for the device"),
+        Interval(stop_s, end_s, "host", "drain", "perfkit drains the device"),
     ]
     blocked = [
         Interval(max(a, start_s), min(b, stop_s), "host", "wait", "waits for the device")

@@ -103,6 +103,7 @@ class Measurement:
         self._notes: dict[str, None] = {}
         self._settled, self._single_thread = True, False
         self._collections = 0
+        self._waited_s: float | None = None
         self._drain_s: float | None = None
         self._pending: int | None = None
         self._where, self._stopped = "the first call", ""
@@ -183,27 +184,72 @@ class Measurement:
 
     def _sample(self) -> Runs:
         __tracebackhide__ = True
-        auto = self._plan.repeat == "auto"
-        wanted = MOST_SAMPLES if auto else min(int(self._plan.repeat), MOST_SAMPLES)
+        plan = self._plan
+        deadline_s = self._clock.now() + (1 - WARMUP_SHARE) * plan.budget_s
+        if plan.repeat == "auto":
+            yield from self._sample_until_settled(deadline_s)
+        else:
+            wanted = min(plan.repeat, MOST_SAMPLES)
+            if self._watched or plan.cold:
+                yield from self._sample_devices(wanted, deadline_s)
+            else:
+                yield from self._sample_host(wanted, deadline_s)
+            if len(self._kept) < wanted:
+                self._budget_note = (
+                    f"the budget of {plan.budget_s:g} s was spent after {len(self._kept)} of "
+                    f"{plan.repeat} samples: give more with -b (budget_s)"
+                )
+
+    def _sample_until_settled(self, deadline_s: float) -> Runs:
+        """Sample until parts of the run agree; take a disturbed sample of one thread again."""
+        __tracebackhide__ = True
         now, look, retakes = self._clock.now, statistics.SETTLED_SAMPLES, 0
-        start_s, most_s = now(), (1 - WARMUP_SHARE) * self._plan.budget_s
-        while len(self._kept) < wanted:
+        least_s = now() + LEAST_S
+        while len(self._kept) < MOST_SAMPLES:
             self._where = f"sample {len(self._kept) + 1}"
-            spent_s = now() - start_s
-            if self._kept and spent_s > most_s:
-                self._settled = not auto or statistics.is_settled(self._values())
-                self._budget_note = "" if auto else _budget_note(self._plan, len(self._kept))
-                return
             run = yield from self._run(self._number)
-            if auto and self._single_thread and retakes < RETAKES and is_disturbed(run.sample):
+            if self._single_thread and retakes < RETAKES and is_disturbed(run.sample):
                 retakes += 1
-                continue
-            retakes = 0
-            self._kept.append(run)
-            if auto and len(self._kept) >= look and spent_s >= LEAST_S:
+            else:
+                retakes = 0
+                self._kept.append(run)
+            if self._kept and now() > deadline_s:
+                self._settled = statistics.is_settled(self._values())
+                return
+            if len(self._kept) >= look and now() > least_s:
                 if statistics.is_settled(self._values()):
                     return
                 look = len(self._kept) * 3 // 2
+
+    def _sample_devices(self, wanted: int, deadline_s: float) -> Runs:
+        """Samples with a drain on either side of each."""
+        __tracebackhide__ = True
+        while len(self._kept) < wanted and not (self._kept and self._clock.now() > deadline_s):
+            self._where = f"sample {len(self._kept) + 1}"
+            self._kept.append((yield from self._run(self._number)))
+
+    def _sample_host(self, wanted: int, deadline_s: float) -> Runs:
+        """Samples where no runtime is loaded: between two of them only clocks are read."""
+        __tracebackhide__ = True
+        now, settle, number = self._clock.now, self._clock.thread_cpu, self._number
+        walls: list[float] = []
+        self._between()
+        waited_s = self._clock.waited()
+        try:
+            while len(walls) < wanted:
+                settle()
+                start_s = now()
+                for _ in repeated(None, number):
+                    yield
+                stop_s = now()
+                walls.append((stop_s - start_s) / number)
+                if stop_s > deadline_s:
+                    return
+        finally:
+            self._waited_s = _less(self._clock.waited(), waited_s)
+            self._where = f"sample {len(walls) + 1}"
+            self._runs += number * len(walls)
+            self._kept += [Run(Sample(naive_s=s, wall_s=s, host_s=s)) for s in walls]
 
     # -- one sample ----------------------------------------------------------------------------
 
@@ -213,7 +259,8 @@ class Measurement:
         clock, now = self._clock, self._clock.now
         if self._runs:
             self._between()
-        self._prepare()
+        if self._watched or self._plan.cold:
+            self._prepare()
         self._runs += number
         clock.thread_cpu()
         waited_s = clock.waited()
@@ -225,17 +272,17 @@ class Measurement:
             if self._first is None:
                 self._first = Run(Sample(naive_s=now() - start_s))
             raise
-        stop_s = end_s = now()
-        if self._watched and self._plan.synchronize:
-            self._drain()
-            end_s = now()
-        waited_to_s = clock.waited()
-        wait_s = None if waited_s is None or waited_to_s is None else waited_to_s - waited_s
+        stop_s = now()
+        if not self._watched:
+            wait_s = _less(clock.waited(), waited_s)
+            return decompose(Reading(start_s, stop_s, stop_s, wait_s, number), {})
         if not self._plan.synchronize:
             self._pending = sum(trace.pending() for _, trace in self._watched.values())
-            return Run(Sample(naive_s=(stop_s - start_s) / number, wait_s=wait_s))
+            return Run(Sample(naive_s=(stop_s - start_s) / number))
+        self._drain()
+        end_s = now()
         run = decompose(
-            Reading(start_s, stop_s, end_s, wait_s, number),
+            Reading(start_s, stop_s, end_s, _less(clock.waited(), waited_s), number),
             {name: trace.take() for name, (_, trace) in self._watched.items()},
             blind=(name for name, (device, _) in self._watched.items() if not device.sees_waits),
         )
@@ -312,8 +359,10 @@ class Measurement:
 
     def _quality(self, values: list[float], words: tuple[str, ...]) -> Quality:
         samples = [run.sample for run in self._kept]
+        spent_s = sum(values) * self._number
         waits = [sample.wait_s for sample in samples if sample.wait_s is not None]
-        share = sum(waits) / sum(values) if waits and sum(values) else None
+        waited_s = sum(waits) * self._number if waits else self._waited_s
+        share = waited_s / spent_s if waited_s is not None and spent_s else None
         reasons = [
             self._stopped and f"stopped by {self._stopped}",
             *words,
@@ -322,7 +371,7 @@ class Measurement:
         ]
         if len(values) > 1 and median(values) < _empty_body_s(self._clock) + RESOLUTION_S:
             reasons.append("below clock resolution: less than 0.1 µs more than an empty body")
-        if share is not None and share > DISTURBED and sum(values) > LEAST_WAITED_S:
+        if share is not None and share > DISTURBED and spent_s > LEAST_WAITED_S:
             reasons.append(f"the thread waited for a core in {100 * share:.0f} % of the time")
         if not self._plan.synchronize:
             reasons = ["nobody waited for the device: this stopwatch is not a measurement"]
@@ -341,11 +390,8 @@ def _seconds(run: Run) -> float:
     return run.sample.naive_s if run.sample.wall_s is None else run.sample.wall_s
 
 
-def _budget_note(plan: Plan, taken: int) -> str:
-    return (
-        f"the budget of {plan.budget_s:g} s was spent after {taken} of {plan.repeat} samples: "
-        "give more with -b (budget_s)"
-    )
+def _less(end_s: float | None, start_s: float | None) -> float | None:
+    return None if end_s is None or start_s is None else max(0.0, end_s - start_s)
 
 
 def _collections() -> int:

@@ -13,9 +13,9 @@ __all__ = ["lanes"]
 
 WIDTH, LEFT, RIGHT, LANE, BAR, AXIS = 740, 130, 20, 26, 16, 34
 WORDS = {
-    "host": "the body runs",
-    "wait": "the host waits inside the body",
-    "drain": "perfkit waits for the device",
+    "host": "body runs",
+    "wait": "body waits",
+    "drain": "perfkit drains",
     "kernel": "kernel",
     "h2d": "copy to the device",
     "d2h": "copy to the host",
@@ -44,7 +44,8 @@ def lanes(spans: Sequence[Span], title: str) -> str:
         )
         parts += [_bar(span, top, scale) for span in spans if span.lane == name]
     parts.append(_axis(LANE * len(names) + 4, end_s, scale))
-    parts.append(_legend({span.kind: None for span in spans}, height - 8))
+    shown = {span.kind for span in spans}
+    parts.append(_legend([kind for kind in COLOURS if kind in shown], height - 8))
     return "".join(parts) + "</svg>"
 
 
@@ -83,7 +84,7 @@ def _round_step(end_s: float) -> float:
     return next(power * f for f in (0.1, 0.2, 0.5, 1.0) if end_s / (power * f) <= 10)
 
 
-def _legend(kinds: dict[str, None], base: float) -> str:
+def _legend(kinds: Sequence[str], base: float) -> str:
     parts, x = [], float(LEFT)
     for kind in kinds:
         words = WORDS.get(kind, kind)
@@ -92,5 +93,5 @@ def _legend(kinds: dict[str, None], base: float) -> str:
             f'fill="{COLOURS.get(kind, COLOURS["other"])}"/>'
             f'<text x="{x + 15:.0f}" y="{base:g}">{escape(words)}</text>'
         )
-        x += 30 + 6.4 * len(words)
+        x += 34 + 6 * len(words)
     return "".join(parts)

@@ -9,8 +9,8 @@ __all__ = ["COLOURS", "MASK", "STYLE", "is_stable"]
 # Okabe and Ito's palette, which readers with colour-blindness can tell apart.
 COLOURS = {
     "host": "#0072b2",
-    "wait": "#bdbdbd",
-    "drain": "#e0e0e0",
+    "wait": "rgba(128,128,128,0.75)",
+    "drain": "rgba(128,128,128,0.3)",
     "kernel": "#e69f00",
     "h2d": "#009e73",
     "d2h": "#cc79a7",
@@ -25,7 +25,7 @@ MASK = "#"
 STYLE = {
     "box": "margin:4px 0;max-width:760px;font-size:13px;line-height:1.45;color:inherit",
     "head": "margin:0 0 4px",
-    "table": "border-collapse:collapse;margin:4px 0;color:inherit",
+    "table": "border-collapse:collapse;margin:4px 0;color:inherit;font-size:13px",
     "cell": "padding:1px 14px 1px 0;text-align:left;vertical-align:top;border:0;background:none",
     "number": "padding:1px 14px 1px 0;text-align:right;white-space:nowrap;border:0;"
     "background:none;font-variant-numeric:tabular-nums",

@@ -7,7 +7,7 @@ from statistics import quantiles
 from typing import Any
 
 from perfkit import units
-from perfkit.records.timing import Timing
+from perfkit.records.timing import Timing, Transfer
 from perfkit.render import svg, table
 from perfkit.render.table import Row
 from perfkit.render.theme import MASK, STYLE, is_stable
@@ -110,34 +110,36 @@ def _spread(timing: Timing) -> str:
 
 
 def _device_rows(timing: Timing) -> list[Row]:
-    waited = None
-    if timing.host_s is not None and timing.naive_s is not None:
-        waited = timing.naive_s - timing.host_s
-    launches = "" if is_stable() else f", {units.count(timing.launches, 'launch')}"
     return [
         Row("naive", _seconds(timing.naive_s), "what a stopwatch around the body says"),
-        Row(
-            "host",
-            _seconds(timing.host_s),
-            (f"naive less {_seconds(waited)} of waiting" if waited else "no waiting inside")
-            + launches,
-        ),
+        Row("host", _seconds(timing.host_s), _host_note(timing)),
         Row("device", _seconds(timing.device_s), "first start to last end of its work"),
         Row("busy", _seconds(timing.device_busy_s), f"{_busy(timing)} of the wall time"),
         Row("idle", _seconds(timing.idle_s), "device waits between pieces of work"),
-        *(
-            Row(
-                DIRECTIONS[copy.direction],
-                _seconds(copy.seconds),
-                MASK
-                if is_stable()
-                else f"{units.count(copy.count, 'copy').replace('copys', 'copies')}, "
-                f"{units.capacity(copy.nbytes) if copy.nbytes else 'bytes n/a'}, "
-                f"{units.bandwidth(copy.bandwidth_Bps)}",
-            )
-            for copy in timing.transfers
-        ),
+        *(_transfer_row(copy) for copy in timing.transfers),
     ]
+
+
+def _host_note(timing: Timing) -> str:
+    if is_stable():
+        return "naive less the waiting inside"
+    launches = units.count(timing.launches, "launch")
+    if timing.host_s is None or timing.naive_s is None:
+        return f"this runtime does not show where it waits, {launches}"
+    waited_s = timing.naive_s - timing.host_s
+    waiting = (
+        f"naive less {units.seconds(waited_s)} of waiting" if waited_s else "no waiting inside"
+    )
+    return f"{waiting}, {launches}"
+
+
+def _transfer_row(copy: Transfer) -> Row:
+    note = MASK
+    if not is_stable():
+        size = units.capacity(copy.nbytes) if copy.nbytes else "bytes n/a"
+        rate = units.bandwidth(copy.bandwidth_Bps)
+        note = f"{units.count(copy.count, 'copy')}, {size}, {rate}"
+    return Row(DIRECTIONS[copy.direction], _seconds(copy.seconds), note)
 
 
 def _busy(timing: Timing) -> str:

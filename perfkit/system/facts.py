@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from perfkit.records.machine import Machine
@@ -42,6 +41,8 @@ def _read_machine(root: Path) -> Machine:
 
 
 def _own_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms
+
     try:
         return version("perfkit")
     except PackageNotFoundError:

@@ -6,6 +6,7 @@ milliseconds.
 """
 
 import time
+from functools import cached_property
 
 import pytest
 
@@ -113,6 +114,11 @@ class OpenCLDriver:
 
     def buffer(self, nbytes):
         return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, nbytes)
+
+    @cached_property
+    def large(self):
+        """32 MiB on the device and as many on the host."""
+        return self.buffer(2**25), bytearray(2**25)
 
     def queue(self, *, timed=True, context=None, device=None):
         kind = self.cl.command_queue_properties.PROFILING_ENABLE if timed else 0

@@ -23,6 +23,10 @@ from nbclient import NotebookClient
 
 IPYTHON8 = Path(sys.prefix) / "ipython8"
 TIMEOUT_S = 40
+_CLEAR = """[
+    get_ipython().user_ns.pop(name) for name in list(get_ipython().user_ns)
+    if name[0] != "_" and name not in ("In", "Out", "get_ipython", "exit", "quit", "open")
+];"""
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -129,6 +133,10 @@ class Kernel:
         assert answer["status"] == "ok", (expression, answer)
         return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
 
+    def clear(self) -> None:
+        """Take away the names that cells have made. `%reset` does too, but slowly."""
+        assert self.collect(self.client.execute(_CLEAR, silent=True)).status == "ok"
+
     def ask(self, question: str, *args: Any) -> dict[str, Any]:
         """The answer to one of the client's other requests: `is_complete` or `complete`."""
         return self._reply(getattr(self.client, question)(*args))
@@ -200,5 +208,6 @@ def fresh_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
 @pytest.fixture
 def kernel(fresh_kernel: Kernel) -> Kernel:
     """A kernel with perfkit loaded and no names of other tests."""
-    assert fresh_kernel.run("%reset -f\n%load_ext perfkit").status == "ok"
+    fresh_kernel.clear()
+    assert fresh_kernel.run("%load_ext perfkit").status == "ok"
     return fresh_kernel

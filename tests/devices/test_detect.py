@@ -1,0 +1,84 @@
+"""Which runtimes are watched: those that are imported, and none is imported to find out."""
+
+import subprocess
+import sys
+
+import pytest
+
+from perfkit.devices.detect import BACKENDS, devices_in_use
+from perfkit.errors import NotSupportedHere, UsageError
+
+HEAVY = ("pyopencl", "jax", "torch", "cupy", "numpy")
+
+
+def run(code):
+    """What a fresh Python prints when it runs `code`."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def test_timing_imports_nothing():
+    """Timing plain Python imports no runtime, and not NumPy either."""
+    code = (
+        "import sys, perfkit; perfkit.time_call(lambda: sum(range(10)), repeat=5, budget_s=0.1)\n"
+        f"print([name for name in {HEAVY} if name in sys.modules], perfkit.last().backends)"
+    )
+    assert run(code) == "[] ('host',)"
+
+
+def test_the_import_check_can_fail():
+    """The test above would see an import that a timed body makes."""
+    code = (
+        "import sys, perfkit; perfkit.time_call(lambda: __import__('numpy'))\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    assert run(code) == "['numpy']"
+
+
+def test_nothing_in_use():
+    """A process that imported no runtime has none in use."""
+    code = "from perfkit.devices.detect import devices_in_use; print(devices_in_use())"
+    assert run(code) == "()"
+
+
+def test_import_in_body_is_noted():
+    """A runtime that the body itself imports was not watched in the first call: a note says so."""
+    code = (
+        "import perfkit\n"
+        "timing = perfkit.time_call(lambda: __import__('perfkit.devices.thread'))\n"
+        "print(*timing.notes)"
+    )
+    assert run(code).startswith("thread was imported inside the body: the first call includes")
+
+
+def test_imported_runtimes_are_in_use(opencl):
+    """Imported asynchronous runtimes are watched; the host needs no watching."""
+    assert {device.name for device in devices_in_use()} == {"thread", "opencl"}
+    assert all(device.asynchronous for device in devices_in_use())
+
+
+def test_named_runtimes_alone(opencl):
+    """With names only these are watched, and each is the same adapter every time."""
+    (device,) = devices_in_use(["opencl"])
+    assert device.name == "opencl" and devices_in_use(["opencl"]) == (device,)
+    assert devices_in_use(["host"]) == ()
+
+
+def test_unknown_backend():
+    """A name close to a known one is answered with that one, another with all there are."""
+    with pytest.raises(UsageError, match="'opencll' is not known: did you mean opencl"):
+        devices_in_use(["opencll"])
+    with pytest.raises(UsageError) as caught:
+        devices_in_use(["xyz"])
+    assert all(name in str(caught.value) for name in BACKENDS)
+
+
+def test_backend_not_imported(monkeypatch):
+    """A runtime that is known but not imported is not in use, and the text names the import."""
+    monkeypatch.delitem(sys.modules, "pyopencl", raising=False)
+    with pytest.raises(NotSupportedHere, match="not in use: import pyopencl first"):
+        devices_in_use(["opencl"])
+    assert "opencl" not in [device.name for device in devices_in_use()]
+    assert "pyopencl" not in sys.modules
