@@ -5,6 +5,7 @@ The file is `perfkit-results.jsonl` in the folder of the notebook, or where PERF
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -43,17 +44,26 @@ def add(record: Record, name: str) -> None:
     line = msgspec.json.encode(entry) + b"\n"
     target = path()
     try:
-        # One write to a file opened for appending: two kernels cannot tear each other's lines.
-        file = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(file, line)
-        finally:
-            os.close(file)
+        _append(target, line)
     except OSError as error:
         raise PerfkitError(
             f"{name!r} was not kept: {target} cannot be written ({error.strerror}); "
             "set PERFKIT_RESULTS to a file that can"
         ) from error
+
+
+def _append(target: Path, line: bytes) -> None:
+    # One write to a file opened for appending: two kernels cannot tear each other's lines.
+    file = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            # A kernel died while it wrote: its half line must not swallow ours.
+            line = b"\n" + line
+        if os.write(file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(file)
 
 
 def entries(name: str | None = None) -> Iterator[Entry]:

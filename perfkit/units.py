@@ -37,7 +37,9 @@ def share(value: float | None) -> str:
     if value is None:
         return NOT_AVAILABLE
     percent = 100 * value
-    return f"{percent:.1f} %" if 0 < percent < 10 else f"{percent:.0f} %"
+    if 0 < percent < 0.05:
+        return "<0.1 %"
+    return f"{percent:.1f} %" if 0 < percent < 9.95 else f"{percent:.0f} %"
 
 
 def ratio(value: float | None) -> str:

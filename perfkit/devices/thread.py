@@ -139,9 +139,13 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work given so far has ended. Raises DeviceError if some of it failed."""
-        done = Event()
-        done.record(self)
-        done.synchronize()
+        if self._finalizer.alive:
+            done = Event()
+            done.record(self)
+            done.synchronize()
+        else:
+            with _ObservedWait():
+                self._thread.join()
         if self._failure:
             failure = self._failure[0]
             self._failure.clear()

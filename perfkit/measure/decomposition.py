@@ -45,7 +45,10 @@ def decompose(reading: Reading, seen: Mapping[str, Seen], blind: Iterable[str] =
     """
     number = reading.number
     naive_s = (reading.stop_s - reading.start_s) / number
-    wait_s = None if reading.wait_s is None else reading.wait_s / number
+    wait_s = None
+    if reading.wait_s is not None:
+        # The meter is read just outside the clock; a share above one would be nonsense.
+        wait_s = min(reading.wait_s, reading.end_s - reading.start_s) / number
     working = {name: part for name, part in seen.items() if part.launches}
     if not working:
         # Nothing was given away, so everything was drained when the body returned.
@@ -59,10 +62,10 @@ def decompose(reading: Reading, seen: Mapping[str, Seen], blind: Iterable[str] =
         naive_s=naive_s,
         wall_s=(reading.end_s - reading.start_s) / number,
         host_s=None if working.keys() & set(blind) else naive_s - blocked_s,
-        device_s=columns.span_s() if columns else None,
-        device_busy_s=columns.busy_s() if columns else None,
+        device_s=(columns.span_s() or 0.0) / number if columns else None,
+        device_busy_s=columns.busy_s() / number if columns else None,
         wait_s=wait_s,
-        launches=sum(part.launches for part in working.values()),
+        launches=round(sum(part.launches for part in working.values()) / number),
     )
     return Run(
         sample,

@@ -29,10 +29,14 @@ class Plan(NamedTuple):
         if self.warmup is not None and not _is_whole(self.warmup, least=0):
             raise UsageError(f"warmup is {self.warmup!r}: give a whole number from 0")
         budget_s = self.budget_s
-        if not isinstance(budget_s, int | float) or not 0 < budget_s < math.inf:
+        if not _is_real(budget_s) or not 0 < budget_s < math.inf:
             raise UsageError(f"budget is {budget_s!r}: give seconds above 0")
         return self
 
 
 def _is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -76,7 +76,9 @@ def examine(values: Sequence[float], *, settled: bool = True) -> Findings:
     """
     trimmed = warmup_length(values) if len(values) >= SETTLED_SAMPLES else 0
     rest = values[trimmed:]
-    if _is_falling(rest):
+    if not values or median(values) <= 0:
+        return Findings(0, ())
+    if _is_falling(rest if len(rest) >= TREND_SAMPLES else values):
         return Findings(trimmed, ("still warming up: later samples are faster",))
     clusters = _two_clusters(rest)
     if clusters:

@@ -107,23 +107,23 @@ class Measurement:
         self._drain_s: float | None = None
         self._pending: int | None = None
         self._where, self._stopped = "the first call", ""
-        self._budget_note = ""
+        self._shortfall = ""
 
     def runs(self) -> Runs:
         """Yield once for each run of the body; between two yields the body runs."""
         __tracebackhide__ = True
         try:
             self._watch()
-            collected = _collections()
+            self._collections = _collections()
             yield from self._first_call()
             if self._plan.repeat != 1:
                 self._watch()
                 yield from self._choose_number((yield from self._warm_up()))
-                collected = _collections()
+                self._collections = _collections()
                 yield from self._sample()
-            self._collections = _collections() - collected
             self._where = ""
         finally:
+            self._collections = _collections() - self._collections
             self._traces.close()
             try:
                 self._stopped = self._where and f"an error or an interrupt in {self._where}"
@@ -195,10 +195,12 @@ class Measurement:
             else:
                 yield from self._sample_host(wanted, deadline_s)
             if len(self._kept) < wanted:
-                self._budget_note = (
+                self._shortfall = (
                     f"the budget of {plan.budget_s:g} s was spent after {len(self._kept)} of "
                     f"{plan.repeat} samples: give more with -b (budget_s)"
                 )
+            elif wanted * self._number < plan.repeat:
+                self._shortfall = f"{wanted:,} samples are kept at most, not {plan.repeat:,}"
 
     def _sample_until_settled(self, deadline_s: float) -> Runs:
         """Sample until parts of the run agree; take a disturbed sample of one thread again."""
@@ -233,10 +235,12 @@ class Measurement:
         __tracebackhide__ = True
         now, settle, number = self._clock.now, self._clock.thread_cpu, self._number
         walls: list[float] = []
+        begun = 0
         self._between()
         waited_s = self._clock.waited()
         try:
             while len(walls) < wanted:
+                begun += 1
                 settle()
                 start_s = now()
                 for _ in repeated(None, number):
@@ -248,7 +252,7 @@ class Measurement:
         finally:
             self._waited_s = _less(self._clock.waited(), waited_s)
             self._where = f"sample {len(walls) + 1}"
-            self._runs += number * len(walls)
+            self._runs += number * begun
             self._kept += [Run(Sample(naive_s=s, wall_s=s, host_s=s)) for s in walls]
 
     # -- one sample ----------------------------------------------------------------------------
@@ -268,19 +272,18 @@ class Measurement:
         try:
             for _ in repeated(None, number):
                 yield
-        except GeneratorExit:
+            stop_s = now()
+            if self._watched and self._plan.synchronize:
+                self._drain()
+            end_s = now() if self._watched else stop_s
+        except BaseException:
+            # The body, an interrupt or the device: what was seen by then is still reported.
             if self._first is None:
                 self._first = Run(Sample(naive_s=now() - start_s))
             raise
-        stop_s = now()
-        if not self._watched:
-            wait_s = _less(clock.waited(), waited_s)
-            return decompose(Reading(start_s, stop_s, stop_s, wait_s, number), {})
         if not self._plan.synchronize:
             self._pending = sum(trace.pending() for _, trace in self._watched.values())
             return Run(Sample(naive_s=(stop_s - start_s) / number))
-        self._drain()
-        end_s = now()
         run = decompose(
             Reading(start_s, stop_s, end_s, _less(clock.waited(), waited_s), number),
             {name: trace.take() for name, (_, trace) in self._watched.items()},
@@ -366,7 +369,7 @@ class Measurement:
         reasons = [
             self._stopped and f"stopped by {self._stopped}",
             *words,
-            self._budget_note,
+            self._shortfall,
             *dict.fromkeys(reason for run in self._kept for reason in run.reasons),
         ]
         if len(values) > 1 and median(values) < _empty_body_s(self._clock) + RESOLUTION_S:

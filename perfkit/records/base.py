@@ -7,11 +7,22 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 
-__all__ = ["Bytes", "Count", "Quality", "Record", "Seconds", "Share", "keep_last", "last"]
+__all__ = [
+    "Bytes",
+    "Count",
+    "Instant",
+    "Quality",
+    "Record",
+    "Seconds",
+    "Share",
+    "keep_last",
+    "last",
+]
 
 # The upper bound keeps infinity out and `ge=0` NaN: what cannot be known is None.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+Instant = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -44,7 +55,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=
     @classmethod
     def of(cls, **fields: Any) -> Self:
         """Build and validate. Raises msgspec.ValidationError naming the wrong field."""
-        return msgspec.convert({"schema": cls.SCHEMA, "record": cls.__name__, **fields}, cls)
+        asked = {"schema": cls.SCHEMA, "record": cls.__name__, **fields}
+        # Down to plain values first: structs inside were made by constructors that do not check.
+        return msgspec.convert(msgspec.to_builtins(asked), cls)
 
     def to_json(self) -> str:
         """The record as one line of JSON; `from_json` gives an equal record back."""

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from perfkit.records.base import Bytes, Count, Quality, Record, Seconds
+from perfkit.records.base import Bytes, Count, Instant, Quality, Record, Seconds
 from perfkit.records.machine import Machine
 
 __all__ = [
@@ -84,8 +84,8 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     lane: str
     kind: str
     name: str
-    start_s: float
-    end_s: float
+    start_s: Instant
+    end_s: Instant
 
 
 class Timing(Record, frozen=True, kw_only=True):

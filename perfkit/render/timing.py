@@ -114,7 +114,7 @@ def _device_rows(timing: Timing) -> list[Row]:
         Row("naive", _seconds(timing.naive_s), "what a stopwatch around the body says"),
         Row("host", _seconds(timing.host_s), _host_note(timing)),
         Row("device", _seconds(timing.device_s), "first start to last end of its work"),
-        Row("busy", _seconds(timing.device_busy_s), f"{_busy(timing)} of the wall time"),
+        Row("busy", _seconds(timing.device_busy_s), _busy_note(timing)),
         Row("idle", _seconds(timing.idle_s), "device waits between pieces of work"),
         *(_transfer_row(copy) for copy in timing.transfers),
     ]
@@ -140,6 +140,11 @@ def _transfer_row(copy: Transfer) -> Row:
         rate = units.bandwidth(copy.bandwidth_Bps)
         note = f"{units.count(copy.count, 'copy')}, {size}, {rate}"
     return Row(DIRECTIONS[copy.direction], _seconds(copy.seconds), note)
+
+
+def _busy_note(timing: Timing) -> str:
+    known = timing.device_busy_s is not None
+    return f"{_busy(timing)} of the wall time" if known else "some piece of work runs"
 
 
 def _busy(timing: Timing) -> str:

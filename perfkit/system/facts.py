@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from perfkit.records.machine import Machine
+from perfkit.system.files import read
 from perfkit.system.limits import read_limits
 
 __all__ = ["last_level_cache_bytes", "machine"]
@@ -51,20 +52,12 @@ def _own_version() -> str:
 
 def _host_id(root: Path) -> str:
     """Stable on one host, and useless to anyone who wants to know which host."""
-    try:
-        identity = (root / "etc/machine-id").read_text().strip()
-    except OSError:
-        identity = ""
-    salted = f"perfkit:{identity or platform.node()}"
+    salted = f"perfkit:{read(root / 'etc/machine-id') or platform.node()}"
     return hashlib.sha256(salted.encode()).hexdigest()[:12]
 
 
 def _processor(root: Path) -> str:
-    try:
-        lines = (root / "proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
+    for line in read(root / "proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model"):
             return value.strip()
@@ -75,10 +68,7 @@ def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
     """Size of the largest cache of the first CPU, as the kernel tells it; None if it does not."""
     sizes = []
     for path in (root / "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
+        text = read(path)
         digits, suffix = text.rstrip("KMG"), text[-1:]
         if digits.isdigit():
             sizes.append(int(digits) * _SIZE_SUFFIX.get(suffix, 1))

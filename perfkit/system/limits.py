@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfkit.records.machine import Limits
+from perfkit.system.files import read
 
 __all__ = ["read_limits"]
 
@@ -37,7 +38,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
 def _affinity_cpus(root: Path) -> int | None:
     if root == Path("/") and hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
-    for line in _lines(root / "proc/self/status"):
+    for line in read(root / "proc/self/status").splitlines():
         if line.startswith("Cpus_allowed_list:"):
             return sum(_range_length(part) for part in line.split(":")[1].split(",")) or None
     return os.cpu_count() if root == Path("/") else None
@@ -46,7 +47,7 @@ def _affinity_cpus(root: Path) -> int | None:
 def _range_length(part: str) -> int:
     first, _, last = part.strip().partition("-")
     try:
-        return int(last or first) - int(first) + 1
+        return max(0, int(last or first) - int(first) + 1)
     except ValueError:
         return 0
 
@@ -54,7 +55,7 @@ def _range_length(part: str) -> int:
 def _control_groups(root: Path) -> Iterator[Path]:
     """Each group that holds this process, leaf first, then its ancestors: the strictest counts."""
     mount = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, name = rest.partition(":")
         for top in _mounts(mount, controllers.split(",")):
@@ -73,10 +74,10 @@ _RELEVANT = ("cpu", "cpu,cpuacct", "cpuacct,cpu", "memory")
 
 
 def _quota_cpus(group: Path) -> float | None:
-    quota, _, period = _text(group / "cpu.max").partition(" ")
+    quota, _, period = read(group / "cpu.max").partition(" ")
     if not quota:
-        quota = _text(group / "cpu.cfs_quota_us")
-        period = _text(group / "cpu.cfs_period_us")
+        quota = read(group / "cpu.cfs_quota_us")
+        period = read(group / "cpu.cfs_period_us")
     try:
         return int(quota) / int(period) if int(quota) > 0 else None
     except (ValueError, ZeroDivisionError):
@@ -84,16 +85,8 @@ def _quota_cpus(group: Path) -> float | None:
 
 
 def _memory_bytes(group: Path) -> int | None:
-    text = _text(group / "memory.max") or _text(group / "memory.limit_in_bytes")
-    return int(text) if text.isdigit() and int(text) < _NO_LIMIT else None
-
-
-def _text(path: Path) -> str:
+    text = read(group / "memory.max") or read(group / "memory.limit_in_bytes")
     try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
-def _lines(path: Path) -> list[str]:
-    return _text(path).splitlines()
+        return int(text) if 0 < int(text) < _NO_LIMIT else None
+    except ValueError:
+        return None

@@ -106,9 +106,9 @@ class OpenCLDriver:
         self.turns_per_s = self._calibrate()
 
     def _calibrate(self):
-        queue, turns = self.queue(), 3_000_000
+        queue, turns = self.queue(), 2_000_000
         self.turn(queue, 1).wait()
-        events = [self.turn(queue, turns) for _ in range(5)]
+        events = [self.turn(queue, turns) for _ in range(12)]
         queue.finish()
         return turns / min((e.profile.end - e.profile.start) * 1e-9 for e in events)
 

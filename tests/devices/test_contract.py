@@ -117,15 +117,15 @@ def test_host_has_nothing_to_wait_for(host):
 
 
 def test_marks_measure_work(driver, trace):
-    """The time between two marks is about that of the work between them."""
+    """The time between two marks is that of the work between them and little more."""
     lane = driver.lane()
     start = driver.device.mark(lane)
     driver.launch(lane, 0.1)
     end = driver.device.mark(lane)
     driver.device.synchronize()
     (work,) = trace.take().intervals
-    elapsed_s = driver.device.elapsed_s(start, end)
-    assert elapsed_s == pytest.approx(work.end_s - work.start_s, rel=0.25)
+    work_s = work.end_s - work.start_s
+    assert 0.99 * work_s < driver.device.elapsed_s(start, end) < 2 * work_s
 
 
 def test_marks_are_ordered(driver):
@@ -146,7 +146,7 @@ def test_mark_not_reached(driver):
     driver.device.synchronize()
     driver.launch(lane, 0.2)
     end = driver.device.mark(lane)
-    with pytest.raises(DeviceError, match="end .* not reached yet: synchronize"):
+    with pytest.raises(DeviceError, match=r"end .* not reached yet: synchronize"):
         driver.device.elapsed_s(start, end)
     driver.device.synchronize()
     assert driver.device.elapsed_s(start, end) > 0
@@ -156,7 +156,7 @@ def test_mark_without_timing(driver):
     """Marks of a lane or event made without timing cannot be read, and the text names the cure."""
     mark = driver.untimed_mark()
     driver.device.synchronize()
-    with pytest.raises(DeviceError, match="timing=False|PROFILING_ENABLE"):
+    with pytest.raises(DeviceError, match=r"timing=False|PROFILING_ENABLE"):
         driver.device.elapsed_s(mark, mark)
 
 
@@ -214,14 +214,15 @@ def test_trace_on_another_clock(driver):
 
 
 def test_trace_sees_own_waits(driver, trace):
-    """Blocking the calling thread is seen as a wait about as long as the work."""
+    """Blocking the calling thread is seen as a wait of the time that it was blocked."""
     lane = driver.lane()
     driver.launch(lane, 0.1)
+    start_s = time.perf_counter()
     driver.wait(lane)
-    seen = trace.take()
-    (work,) = seen.intervals
-    waited_s = sum(end_s - start_s for start_s, end_s in seen.waits)
-    assert waited_s == pytest.approx(work.end_s - work.start_s, rel=0.25)
+    end_s = time.perf_counter()
+    waits = trace.take().waits
+    assert all(start_s <= a <= b <= end_s for a, b in waits)
+    assert sum(b - a for a, b in waits) > 0.5 * (end_s - start_s)
 
 
 def test_trace_ignores_others_waits(driver, trace):
@@ -344,7 +345,7 @@ def test_host_says_no_marks(host):
 def test_memory_is_told_or_none(adapter):
     """Memory in use is a record of bytes or None, never a made-up number."""
     memory = adapter.device.memory()
-    assert memory is None or isinstance(memory, Memory) and memory != Memory()
+    assert memory is None or (isinstance(memory, Memory) and memory != Memory())
 
 
 def test_flush_displaces_the_cache(adapter):

@@ -56,10 +56,10 @@ def test_naive_watch_lies(spin):
 
 def test_pending_kernels_stay_out(spin):
     """Kernels that were queued before the start are drained before it."""
-    spin(LONG_S)
-    spin(LONG_S)
-    timing = time_call(lambda: spin(0.02))
-    assert timing.launches == 1 and timing.wall_s < 0.5 * LONG_S
+    pending = [spin(LONG_S), spin(LONG_S)]
+    timing = time_call(lambda: spin(0.01))
+    assert timing.launches == 1
+    assert timing.wall_s < 0.5 * sum(map(own_s, pending))
 
 
 def test_dropped_event_is_awaited(spin):
@@ -69,7 +69,7 @@ def test_dropped_event_is_awaited(spin):
         spin(LONG_S)
 
     timing = time_call(body)
-    assert timing.wall_s >= timing.device_s > 0.5 * LONG_S
+    assert timing.wall_s >= timing.device_s > 0.25 * LONG_S
 
 
 # -- queues ------------------------------------------------------------------------------------
@@ -77,13 +77,14 @@ def test_dropped_event_is_awaited(spin):
 
 def test_queue_without_profiling(opencl):
     """Without profiling there is no device time and a reason why; wall time is right still."""
-    queue, timed = opencl.queue(timed=False), opencl.queue()
-    timing = time_call(lambda: opencl.spin(queue, LONG_S))
-    truth_s = time_call(lambda: opencl.spin(timed, LONG_S)).device_s
+    queue, events = opencl.queue(timed=False), []
+    timing = time_call(lambda: events.append(opencl.spin(queue, LONG_S)))
+    ended = opencl.cl.command_execution_status.COMPLETE
     assert timing.device_s is timing.device_busy_s is timing.idle_s is timing.verdict is None
-    assert timing.wall_s > 0.7 * truth_s and timing.launches == 1
-    (reason,) = timing.quality.reasons
-    assert timing.quality.status == "suspect" and "PROFILING_ENABLE" in reason
+    assert events[0].command_execution_status == ended and timing.launches == 1
+    assert timing.wall_s > 0.25 * LONG_S and timing.wall_s > 5 * timing.naive_s
+    assert "PROFILING_ENABLE" in timing.quality.reasons[0]
+    assert timing.quality.status == "suspect"
     assert timing.quality.source == "host clock"
 
 
@@ -103,8 +104,8 @@ def test_one_queue_without_profiling(opencl):
 def test_queue_made_in_body(opencl):
     """A queue that the body makes and drops is drained, and its kernels are seen."""
     timing = time_call(lambda: opencl.spin(opencl.queue(), LONG_S))
-    assert timing.quality.status == "valid" and timing.launches == 1
-    assert timing.wall_s >= timing.device_s > 0.5 * LONG_S
+    assert timing.launches == 1 and timing.quality.source.endswith("device events")
+    assert timing.wall_s >= timing.device_s > 0.25 * LONG_S
     assert timing.naive_s < 0.5 * timing.wall_s
 
 
@@ -118,7 +119,7 @@ def test_queue_made_each_run(opencl):
     profiling = opencl.cl.command_queue_properties.PROFILING_ENABLE
     timing = time_call(body, repeat=4, warmup=1)
     assert [sample.launches for sample in timing.samples] == [1] * 4
-    assert all(s.wall_s >= s.device_s > 0.5 * 0.02 for s in timing.samples)
+    assert all(s.wall_s >= s.device_s > 0.25 * 0.02 for s in timing.samples)
 
 
 def test_two_queues(opencl):
@@ -147,8 +148,8 @@ def test_copies_are_counted(opencl, queue, kind, blocking):
     events = []
 
     def body():
-        for _ in range(2):
-            events.append(opencl.cl.enqueue_copy(queue, dest, source, **options))
+        events.append(opencl.cl.enqueue_copy(queue, dest, source, **options))
+        events.append(opencl.cl.enqueue_copy(queue, dest, source, **options))
 
     timing = time_call(body)
     (copy,) = timing.transfers
@@ -190,7 +191,10 @@ def test_arrays_are_seen(opencl, queue):
     import pyopencl.array
 
     host = np.ones(1000, "f4")
-    body = lambda: (pyopencl.array.to_device(queue, host) + 1).get()  # noqa: E731
+
+    def body():
+        return (pyopencl.array.to_device(queue, host) + 1).get()
+
     body()
     timing = time_call(body)
     kinds = [span.kind for span in timing.spans]

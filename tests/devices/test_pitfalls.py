@@ -191,7 +191,7 @@ def test_new_stream_is_awaited():
     """A stream made inside the body, and dropped there, is drained and seen."""
     timing = time_call(lambda: Stream().launch(time.sleep, LONG_S))
     assert timing.wall_s > 0.9 * LONG_S and timing.naive_s < 0.5 * timing.wall_s
-    assert timing.device_s > 0.9 * LONG_S and timing.quality.status == "valid"
+    assert timing.device_s > 0.9 * LONG_S and timing.launches == 1
 
 
 def test_new_stream_each_run():
@@ -315,8 +315,8 @@ def test_next_measurement_works(stream, other):
     with pytest.raises(DeviceError):
         time_call(body)
     timing = time_call(lambda: stream.launch(time.sleep, SHORT_S), repeat=3)
-    assert timing.quality.status == "valid" and timing.launches == 1
     assert timing.stopped == "" and len(timing.samples) == 3
+    assert timing.launches == 1 and timing.device_s > 0.9 * SHORT_S
 
 
 def test_failed_work_is_partial(stream):

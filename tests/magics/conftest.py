@@ -172,8 +172,10 @@ class Kernel:
 def _manager(kind: type[Any], folder: Path) -> Any:
     # Unix sockets in a folder with a short name: their paths may have 107 characters.
     manager = kind(transport="ipc", connection_file=str(folder / "kernel.json"))
+    # Without a history file: its own thread would open and close files at any time.
+    options = ["-f", "{connection_file}", "--HistoryManager.hist_file=:memory:"]
     manager._kernel_spec = KernelSpec(
-        argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        argv=[sys.executable, "-m", "ipykernel_launcher", *options],
         display_name="perfkit tests",
         language="python",
     )
@@ -192,9 +194,11 @@ def fresh_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
         "IPYTHONDIR": str(folder / "ipython"),
+        "TMPDIR": str(folder / "tmp"),
         "PERFKIT_RESULTS": str(folder / "results.jsonl"),
     }
     environment.pop("PERFKIT_OUTPUT", None)
+    (folder / "tmp").mkdir()
     kernel = Kernel(folder, environment)
     try:
         is_old = kernel.value("__import__('IPython').version_info[0]") == 8

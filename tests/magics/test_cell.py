@@ -489,6 +489,8 @@ def test_line_form_fails(kernel):
     assert (cell.status, cell.error, len(cell.reports)) == ("error", "ZeroDivisionError", 1)
     assert re.search(r"-> 2 .*x / 0", cell.traceback)
     assert "/perfkit/" not in cell.traceback
+    cells = set(re.findall(r"In\[(\d+)\]", cell.traceback))
+    assert cells == {str(cell.reply["execution_count"])}
 
 
 @pytest.mark.parametrize(

@@ -92,19 +92,19 @@ def test_device_work_is_not_batched(clock, device):
     assert timing.wall_s == pytest.approx(1e-5)
 
 
-def test_many_repeats_are_batched(clock):
+def test_many_repeats_are_batched(clock, monkeypatch):
     """More repeats than samples are kept are runs of larger batches; none is dropped."""
-    timing = measure(Body(clock, 0.001), clock, repeat=25_000, warmup=0, budget_s=1000)
-    assert timing.number == 3 and len(timing.samples) == 10_000
+    monkeypatch.setattr("perfkit.measure.timing.MOST_SAMPLES", 100)
+    timing = measure(Body(clock, 0.001), clock, repeat=250, warmup=0, budget_s=1000)
+    assert timing.number == 3 and len(timing.samples) == 100
     assert timing.quality.reasons == ()
 
 
-def test_many_device_repeats(clock, device):
+def test_many_device_repeats(clock, device, monkeypatch):
     """Where samples cannot be batched a cut of the repeats is told."""
-    timing = measure(
-        lambda: device.launch(1e-5), clock, devices=[device], repeat=10_050, budget_s=1000
-    )
-    assert len(timing.samples) * timing.number >= 10_050 or timing.quality.reasons
+    monkeypatch.setattr("perfkit.measure.timing.MOST_SAMPLES", 100)
+    timing = measure(lambda: device.launch(1e-5), clock, devices=[device], repeat=105)
+    assert len(timing.samples) * timing.number >= 105 or timing.quality.reasons
 
 
 def test_rare_device_work(clock, device):
@@ -120,6 +120,7 @@ def test_rare_device_work(clock, device):
     timing = measure(body, clock, devices=[device], repeat=5, warmup=5)
     assert timing.number > 1 and timing.backends == ("fake",)
     assert timing.device_busy_s <= timing.device_s <= timing.wall_s
+    assert timing.launches <= 1
 
 
 # -- warm-up and budget ------------------------------------------------------------------------
@@ -222,10 +223,25 @@ def test_retakes_end(clock):
 
 
 def test_fixed_repeats_are_not_retaken(clock):
-    """With a number of repeats nothing is retaken; the medians use the clean samples."""
+    """With a number of repeats nothing is retaken, and the share of waiting is told."""
     timing = measure(disturbing(clock, 4), clock, repeat=40, warmup=2)
     assert timing.runs == 43 and len(timing.samples) == 40
+    assert timing.quality.wait_share == pytest.approx(1 / 9)
+    assert "waited for a core in 11 %" in " ".join(timing.quality.reasons)
+
+
+def test_clean_samples_alone(clock, device):
+    """Where waits are read around each sample the medians leave disturbed ones out."""
+    timing = measure(disturbing(clock, 4), clock, devices=[device], repeat=40, warmup=2)
+    assert timing.runs == 43 and len(timing.samples) == 40
     assert len(timing.used) == 30 and timing.wall_s == pytest.approx(0.002)
+
+
+def test_too_few_clean_samples(clock, device):
+    """A few clean samples are no reason to leave all the others out."""
+    body = disturbing(clock, 4, times=3)
+    timing = measure(body, clock, devices=[device], repeat=40, warmup=2)
+    assert timing.used == timing.samples and timing.wall_s == pytest.approx(0.003)
 
 
 def test_threads_are_never_filtered(clock):
@@ -342,6 +358,18 @@ def test_collections_are_counted():
     assert time_call(gc.collect).collections == 1
     timing = time_call(gc.collect, repeat=4, warmup=3)
     assert timing.collections == timing.number * 4
+
+
+def test_partial_counts_collections():
+    """A measurement that an error ended counts the collections until then."""
+
+    def body():
+        gc.collect()
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        time_call(body)
+    assert perfkit.last().collections == 1
 
 
 def test_no_collection_counts_none(clock):
