@@ -6,6 +6,7 @@ import importlib
 import warnings
 from typing import Any
 
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import needs_local_scope, no_var_expand
 
@@ -17,46 +18,55 @@ from perfkit.magics.options import flags_of, help_of
 __all__ = ["load", "unload"]
 
 _TIMED = {"gpu_time": "perfkit.magics.gpu_time"}
-"""Magics whose cells the engine runs, and their rooms. A room is imported at first use."""
+"""Magics whose bodies the engine runs, and their rooms."""
 
-_engines: dict[int, tuple[CellEngine, list[tuple[str, str]]]] = {}
+_loaded: dict[int, tuple[CellEngine, list[tuple[str, str, Any]]]] = {}
 
 
 def load(shell: InteractiveShell) -> None:
     """Register all magics. A name that another extension owns is left to it, with a warning."""
-    if id(shell) in _engines:
+    if id(shell) in _loaded:
         return
     engine = CellEngine(shell)
-    registered: list[tuple[str, str]] = []
+    registered = []
     for name, room in _TIMED.items():
         module = importlib.import_module(room)
+        engine.add(name, module.begin)
         for kind, function in (
             ("cell", _cell_form(engine, name)),
-            ("line", _line_form(engine, name, room)),
+            ("line", _line_form(engine, name)),
         ):
             function.__doc__ = f"{module.__doc__}\n\nOptions:\n{help_of(module.OPTIONS)}\n"
             if _register(shell, kind, name, function):
-                registered.append((kind, name))
+                registered.append((kind, name, function))
                 if kind == "cell":
-                    engine.add(name, module.begin)
+                    engine.rewrite_cells_of(name, function)
     engine.install()
     show.register(shell)
     for command in _commands():
         shell.set_hook("complete_command", _complete, str_key=command)
-    _engines[id(shell)] = engine, registered
+    _loaded[id(shell)] = engine, registered
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Undo `load`."""
-    engine, registered = _engines.pop(id(shell), (None, []))
-    if engine is None:
+    """Undo `load`. What somebody else has put in a magic's place since then is theirs and stays."""
+    if id(shell) not in _loaded:
         return
+    engine, registered = _loaded[id(shell)]
     engine.uninstall()
-    for kind, name in registered:
-        shell.magics_manager.magics[kind].pop(name, None)
+    del _loaded[id(shell)]
+    for kind, name, function in registered:
+        if shell.magics_manager.magics[kind].get(name) is function:
+            del shell.magics_manager.magics[kind][name]
     show.unregister(shell)
+    completers = shell.strdispatchers["complete_command"].strs
     for command in _commands():
-        shell.strdispatchers["complete_command"].strs.pop(command, None)
+        chain = completers.get(command, ())
+        others = [entry for entry in chain if getattr(entry[1], "__func__", None) is not _complete]
+        if others:
+            chain.chain[:] = others
+        else:
+            completers.pop(command, None)
 
 
 def _commands() -> list[str]:
@@ -80,26 +90,28 @@ def _cell_form(engine: CellEngine, name: str) -> Any:
     """Reached only where the engine's rewriting is not: a body that another cell magic owns."""
 
     def cell(line: str, text: str) -> None:
+        __tracebackhide__ = True
         engine.run_text(name, line, text, engine.shell.user_ns)
 
     return no_var_expand(cell)
 
 
-def _line_form(engine: CellEngine, name: str, room: str) -> Any:
+def _line_form(engine: CellEngine, name: str) -> Any:
     def line_magic(line: str, local_ns: dict[str, Any] | None = None) -> None:
-        from IPython.core.error import UsageError
-
+        __tracebackhide__ = True
         try:
-            asked, code = importlib.import_module(room).split(line)
+            asked, code = importlib.import_module(_TIMED[name]).split(line)
         except errors.UsageError as error:
             raise UsageError(str(error)) from None
-        scope = engine.shell.user_ns if local_ns is None else local_ns
+        scope = engine.shell.user_ns
+        if local_ns is not None and local_ns is not scope:
+            # In a function: one dictionary, so that comprehensions see the local names too.
+            scope = {**scope, **local_ns}
         engine.run_text(name, asked, code, scope, sign="%")
 
     return needs_local_scope(no_var_expand(line_magic))
 
 
 def _complete(shell: InteractiveShell, event: Any) -> list[str]:
-    name = event.command.lstrip("%")
-    options = flags_of(importlib.import_module(_TIMED[name]).OPTIONS)
-    return [flag for flag in options if flag.startswith(event.symbol)]
+    options = importlib.import_module(_TIMED[event.command.lstrip("%")]).OPTIONS
+    return [flag for flag in flags_of(options) if flag.startswith(event.symbol)]

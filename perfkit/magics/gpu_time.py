@@ -9,7 +9,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from perfkit.errors import UsageError
 from perfkit.magics import options
-from perfkit.magics.cell import Muted
+from perfkit.magics.cell import compile_text
+from perfkit.magics.muted import Muted
 from perfkit.magics.options import Option
 from perfkit.magics.show import show
 
@@ -44,6 +45,7 @@ def begin(
     shell: InteractiveShell, line: str, end: Callable[[], None], label: str = "%%gpu_time"
 ) -> Runs:
     """The runs of one cell. Code behind the options is set-up: run once, outside the time."""
+    __tracebackhide__ = True
     # At first use, not when the extension is loaded: the magics of a notebook are many.
     from perfkit.devices.detect import devices_in_use
     from perfkit.measure.clock import HostClock
@@ -78,7 +80,7 @@ def begin(
 def _run_setup(shell: InteractiveShell, setup: str) -> None:
     __tracebackhide__ = True
     try:
-        code = compile(shell.transform_cell(setup), "<set-up of %%gpu_time>", "exec")
+        code = compile_text(shell, setup)
     except SyntaxError as error:
         raise UsageError(
             f"%%gpu_time: {setup!r} is neither an option nor set-up code ({error.msg}): "

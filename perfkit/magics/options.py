@@ -43,7 +43,7 @@ class Option(NamedTuple):
         return self.flags[-1].lstrip("-").replace("-", "_")
 
 
-_TOKEN = re.compile(r"\s*(?P<flag>--?[A-Za-z][\w-]*)(?P<value>=\S+)?")
+_TOKEN = re.compile(r"\s*(?P<flag>--?[A-Za-z][\w-]*)(?P<given>=(?:\"[^\"]*\"|'[^']*'|\S*))?")
 _WORD = re.compile(r"\s*(\"[^\"]*\"|'[^']*'|\S+)")
 
 
@@ -58,8 +58,7 @@ def parse(magic: str, options: Sequence[Option], line: str) -> tuple[dict[str, A
     by_flag = {flag: option for option in options for flag in option.flags}
     rest = line
     while token := _TOKEN.match(rest):
-        flag, rest = token["flag"], rest[token.end() :]
-        given = token["value"]
+        flag, given, rest = token["flag"], token["given"], rest[token.end() :]
         if flag not in by_flag and not flag.startswith("--") and flag[:2] in by_flag:
             # One-letter options may be glued to their value, as in timeit's -r5.
             flag, given = flag[:2], "=" + flag[2:]
@@ -67,6 +66,8 @@ def parse(magic: str, options: Sequence[Option], line: str) -> tuple[dict[str, A
         if option is None:
             raise UsageError(f"{magic}: {_unknown(flag, by_flag)}")
         if option.convert is None:
+            if given:
+                raise UsageError(f"{magic}: {flag} takes no value: write {flag} alone")
             values[option.name] = True
             continue
         if given is None:
@@ -79,8 +80,8 @@ def parse(magic: str, options: Sequence[Option], line: str) -> tuple[dict[str, A
         except UsageError as error:
             raise UsageError(f"{magic}: {flag} {given[1:]}: {error}") from None
     rest = rest.strip()
-    if rest.startswith("-- "):
-        rest = rest[3:].lstrip()
+    if rest == "--" or rest.startswith("-- "):
+        rest = rest[2:].lstrip()
     return values, "" if rest.startswith("#") else rest
 
 
@@ -109,7 +110,7 @@ def help_of(options: Sequence[Option]) -> str:
 
 def _whole(least: int) -> Callable[[str], int]:
     def convert(text: str) -> int:
-        if not text.isdigit() or int(text) < least:
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
             raise UsageError(f"give a whole number from {least}")
         return int(text)
 
@@ -142,6 +143,8 @@ def _identifier(text: str) -> str:
 
 
 def _text(text: str) -> str:
+    if not text.strip():
+        raise UsageError("give a name that is not empty")
     return text
 
 

@@ -179,8 +179,10 @@ class Measurement:
             self._number = math.ceil(SAMPLE_S / max(per_run_s, 1e-9))
             per_run_s = _seconds((yield from self._run(self._number)))
             self._number = math.ceil(SAMPLE_S / max(per_run_s, 1e-9))
-        if self._plan.repeat != "auto":
-            self._number = max(self._number, math.ceil(self._plan.repeat / MOST_SAMPLES))
+        if self._plan.repeat != "auto" and self._plan.repeat > MOST_SAMPLES * self._number:
+            # More runs than samples may be kept, as far as the budget lets one sample grow.
+            most = max(1, int(0.02 * self._plan.budget_s / max(per_run_s, 1e-9)))
+            self._number = min(math.ceil(self._plan.repeat / MOST_SAMPLES), most)
 
     def _sample(self) -> Runs:
         __tracebackhide__ = True
