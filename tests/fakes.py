@@ -89,9 +89,11 @@ class FakeDevice:
         return sum(row.end_s > self.clock.now() for row in self.rows)
 
 
-def measure(body, clock, *, devices=(), **asked):
+def measure(body, clock, *, devices=(), between=lambda: None, **asked):
     """Time `body` on `clock` as `time_call` does on the host's own clocks."""
-    measurement = Measurement(Plan(**asked).checked(), clock, find_devices=lambda names: devices)
+    measurement = Measurement(
+        Plan(**asked).checked(), clock, find_devices=lambda names: devices, between=between
+    )
     with closing(measurement.runs()) as runs:
         for _ in runs:
             body()

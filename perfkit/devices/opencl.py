@@ -224,6 +224,9 @@ class _OpenCLTrace:
                 result = original(*args, **kwargs)
                 returned_s = clock()
                 event = result[-1] if type(result) is tuple else result
+                if type(event) is nanny:
+                    # Dropping a NannyEvent waits for its copy; keeping it would hide that wait.
+                    event = plain.from_int_ptr(event.int_ptr, retain=True)
                 queue = args[0] if args else kwargs["queue"]
                 if queue.int_ptr not in self._queues:
                     name = f"opencl queue {len(self._queues)}"
@@ -240,6 +243,8 @@ class _OpenCLTrace:
                 return result
 
             clock = self._clock
+            cl = require("pyopencl", "an OpenCL trace")
+            nanny, plain = cl.NannyEvent, cl.Event
             return recorded
 
         return wrap

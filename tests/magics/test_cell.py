@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -33,9 +32,9 @@ PLAIN = {
     "assignments": "x = y = 1\n(a, *b), c = [1, 2, 3], 4\nz: int = x + 1\nz += 1",
     "print and value": "print('out')\ndisplay('shown')\n3",
     "stderr": "import sys\nprint('bad', file=sys.stderr)",
-    "definitions": "import math as m\ndef f(n=2):\n    return m.sqrt(4) + n\nclass C:\n    a = f()\nC.a",
+    "definitions": "import math as m\ndef f(n=2):\n    return m.pi + n\nclass C:\n    a = f()\nC.a",
     "star import": "from math import *\nfloor(2.5)",
-    "control flow": "for i in range(9):\n    if i == 2:\n        continue\n    if i == 4:\n        break\n"
+    "control flow": "for i in range(9):\n    if i < 2:\n        continue\n    break\n"
     "else:\n    i = -1\nwhile True:\n    break\ni",
     "return in a function": "def f():\n    yield 1\n    return 2\nlist(f())",
     "scopes": "n = 3\nf = lambda k: [n * k for _ in range(2)]\nf(2), (y := 5), [q for q in f(1)]",
@@ -48,7 +47,7 @@ PLAIN = {
     "async for i in count():\n    pass\n[i, [j async for j in count()]]",
     "async with": "from contextlib import asynccontextmanager\n@asynccontextmanager\n"
     "async def room():\n    yield 7\nasync with room() as seven:\n    x = seven\nx",
-    "future import": "from __future__ import annotations\ndef f(a: not_there): pass\nf.__annotations__",
+    "future import": "from __future__ import annotations\ndef f(a: no): pass\nf.__annotations__",
     "docstring": "'first'\n'last'",
     "blank lines": "\n\nx = 1\n\n\nx\n\n",
     "windows line ends": "x = 1\r\nx + 1\r\n",
@@ -60,7 +59,7 @@ PLAIN = {
     "error over lines": "x = [\n    1,\n    int('no'),\n]",
     "error in a loop": "for i in (1, 0):\n    j = 1 / i",
     "error in finally": "try:\n    1 / 0\nfinally:\n    x = 1",
-    "error from error": "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError(3) from e",
+    "error from error": "try:\n    1 / 0\nexcept Exception as e:\n    raise KeyError(3) from e",
     "error after await": "import asyncio\nawait asyncio.sleep(0)\n1 / 0",
     "error at display": "class Bad:\n    def __repr__(self):\n        raise ValueError('r')\nBad()",
     "assertion": "x = 1\nassert x == 2, 'not two'",
@@ -87,8 +86,7 @@ def test_same_as_plain_cell(kernel, body):
     kernel.clear()
     timed = kernel.run("%%gpu_time\n" + body)
     assert timed.status == plain.status
-    assert (timed.stdout, timed.stderr, timed.results) == (plain.stdout, plain.stderr, plain.results)
-    assert [d for d in timed.displays if d not in timed.reports] == plain.displays
+    assert timed.shown == plain.shown
     assert timed.error == plain.error
     assert _without_first_line(timed.traceback) == _without_first_line(plain.traceback)
     assert len(timed.pages) == len(plain.pages)
@@ -114,7 +112,7 @@ def test_body_of_another_cell_magic(kernel, body):
     timed = kernel.run("%%gpu_time\n" + body)
     assert len(timed.reports) == 1
     assert (timed.status, timed.error) == (plain.status, plain.error)
-    assert (timed.stdout, timed.stderr, timed.results) == (plain.stdout, plain.stderr, plain.results)
+    assert timed.shown == plain.shown
     assert "/perfkit/" not in timed.traceback
     assert kernel.value("sorted(n for n in globals() if n[0] != '_')") == names
 
@@ -192,7 +190,7 @@ def test_no_name_stays(kernel, cell):
     shell = "get_ipython()."
     assert kernel.value(f"[n for n in {shell}user_ns if 'perfkit' in n]") == []
     assert kernel.value(f"[n for n in {shell}user_ns_hidden if 'perfkit' in n]") == []
-    assert kernel.run("%who").stdout.split() in (["user"], ["Interactive", "namespace", "is", "empty."])
+    assert kernel.run("%who").stdout.strip() in ("user", "Interactive namespace is empty.")
 
 
 def test_who_inside(kernel):
@@ -259,7 +257,7 @@ def test_queued_cells(kernel):
 
 
 def test_nbclient_stops(kernel):
-    """nbclient stops at a timed cell that fails, and its report is in the notebook."""
+    """A run by nbclient stops at a timed cell that fails, and has its report."""
     notebook = kernel.run_notebook("%load_ext perfkit", "%%gpu_time\nx = 1\n1 / 0", "print('late')")
     assert "ZeroDivisionError" in notebook.metadata["failure"]
     report, error = notebook.cells[1].outputs
@@ -348,8 +346,10 @@ def test_reset(kernel):
 
 def test_output_of_repeats(kernel):
     """What the body prints and displays is shown for the first run alone."""
-    cell = kernel.run(REPEAT + "import sys\nprint('out')\nprint('err', file=sys.stderr)\n"
-                      "display('shown')\n!echo shell\nn = globals().get('n', 0) + 1")
+    cell = kernel.run(
+        REPEAT + "import sys\nprint('out')\nprint('err', file=sys.stderr)\n"
+        "display('shown')\n!echo shell\nn = globals().get('n', 0) + 1"
+    )
     assert cell.stdout.split() == ["out", "shell"]
     assert cell.stderr == "err\n"
     assert [d["text/plain"] for d in cell.displays if d not in cell.reports] == ["'shown'"]
@@ -359,8 +359,10 @@ def test_output_of_repeats(kernel):
 @pytest.mark.parametrize("last", ["pass", "1 / (3 - n)", "import sys; sys.exit(n - 2)"])
 def test_streams_restored(kernel, last):
     """The streams and the display publisher are the same objects after the cell."""
-    kernel.run("import sys\ndef streams():\n    shell = get_ipython()\n    return [sys.stdout, "
-               "sys.stderr, sys.displayhook, shell.display_pub, shell.displayhook]\nkept = streams()")
+    kernel.run(
+        "import sys\nsh = get_ipython()\ndef streams():\n    return [sys.stdout, sys.stderr, "
+        "sys.displayhook, sh.display_pub, sh.displayhook]\nkept = streams()"
+    )
     kernel.run(REPEAT + f"n = globals().get('n', 0) + 1\nif n == 3:\n    {last}")
     assert kernel.run("[a is b for a, b in zip(kept, streams())]").results == [str([True] * 5)]
     assert kernel.run("print('heard')\ndisplay('seen')").stdout == "heard\n"
@@ -379,9 +381,11 @@ def test_repeated_await(kernel):
 
 def test_other_tasks_run(kernel):
     """While a timed body awaits, other tasks of the kernel's loop go on."""
-    kernel.run("import asyncio\nticks = 0\nasync def tick():\n    global ticks\n    while True:\n"
-               "        ticks += 1\n        await asyncio.sleep(0.001)\n"
-               "task = asyncio.ensure_future(tick())")
+    kernel.run(
+        "import asyncio\nticks = 0\nasync def tick():\n    global ticks\n    while True:\n"
+        "        ticks += 1\n        await asyncio.sleep(0.001)\n"
+        "task = asyncio.ensure_future(tick())"
+    )
     cell = kernel.run("%%gpu_time\nbefore = ticks\nawait asyncio.sleep(0.2)\nticks > before + 3")
     kernel.run("task.cancel()")
     assert cell.results == ["True"]
@@ -393,8 +397,10 @@ def test_other_tasks_run(kernel):
 def test_set_up(kernel):
     """Text behind the options runs once, before the clock, and is not repeated."""
     kernel.run("import time\ncalls = []")
-    cell = kernel.run("%%gpu_time -r 3 -w 0 -o t calls.append('up'); time.sleep(0.5); n = 0\n"
-                      "time.sleep(0.001)\nn += 1\nn")
+    cell = kernel.run(
+        "%%gpu_time -r 3 -w 0 -o t calls.append('up'); time.sleep(0.5); n = 0\n"
+        "time.sleep(0.001)\nn += 1\nn"
+    )
     assert cell.results == ["4"]
     assert kernel.value("[calls, t.first_s < 0.4, t.wall_s < 0.4]") == [["up"], True, True]
 
@@ -476,8 +482,10 @@ def test_line_form(kernel):
 
 def test_line_form_in_a_function(kernel):
     """Inside a function the line sees the local names, in comprehensions too."""
-    kernel.run("def f():\n    n, seen = 5, []\n    %gpu_time seen.append(n)\n"
-               "    %gpu_time seen.append(sum(n for _ in range(2)))\n    return seen")
+    kernel.run(
+        "def f():\n    n, seen = 5, []\n    %gpu_time seen.append(n)\n"
+        "    %gpu_time seen.append(sum(n for _ in range(2)))\n    return seen"
+    )
     cell = kernel.run("f()")
     assert (cell.results, len(cell.reports)) == (["[5, 10]"], 2)
     assert kernel.value("'seen' in globals()") is False
@@ -535,7 +543,7 @@ def test_time_and_timeit(kernel):
 
 
 @pytest.mark.parametrize("mode", ["all", "last", "last_expr", "last_expr_or_assign", "none"])
-@pytest.mark.parametrize("body", ["1\n2", "1\nx = 2", "1\nx = 2\nx += 1", "x = y = 3", "x: int = 4"])
+@pytest.mark.parametrize("body", ["1\n2", "1\nx = 2", "x = 2\nx += 1", "x = y = 3", "x: int = 4"])
 def test_interactivity(kernel, mode, body):
     """Every `ast_node_interactivity` shows of a repeated cell what it shows of a plain one."""
     kernel.run(f"get_ipython().ast_node_interactivity = {mode!r}")
@@ -543,6 +551,18 @@ def test_interactivity(kernel, mode, body):
     timed = kernel.run("%%gpu_time -r 3 -w 0 -q\n__import__('time').sleep(0.001)\nx = 0\n" + body)
     kernel.run("get_ipython().ast_node_interactivity = 'last_expr'")
     assert [r for r in timed.results if r != "0"] == [r for r in plain.results if r != "0"]
+
+
+@pytest.mark.parametrize("mode", ["all", "last_expr", "last_expr_or_assign", "none"])
+def test_interactivity_of_a_loop(kernel, mode):
+    """Values that a loop in the body shows are shown for the first run alone."""
+    body = "for i in (5, 6):\n    i"
+    kernel.run(f"get_ipython().ast_node_interactivity = {mode!r}")
+    plain = kernel.run(body)
+    timed = kernel.run(f"%%gpu_time -r 3 -w 0 -q\nimport time; time.sleep(0.001)\n{body}")
+    kernel.run("get_ipython().ast_node_interactivity = 'last_expr'")
+    expected = ["5", "6"] if mode == "all" else []
+    assert (timed.results, plain.results) == (expected, expected)
 
 
 ADD_ONE = """
@@ -572,10 +592,12 @@ def test_transformer_of_the_user(kernel, kind, where):
 
 def test_transformer_that_rejects(kernel):
     """A step of the user's that rejects a cell rejects a timed one; the next one works."""
-    kernel.run(ADD_ONE + "from IPython.core.error import InputRejected\n"
-               "class No(ast.NodeTransformer):\n    def visit_Name(self, node):\n"
-               "        if node.id == 'bad':\n            raise InputRejected('not bad')\n"
-               "        return node\nsteps.append(No())")
+    kernel.run(
+        ADD_ONE + "from IPython.core.error import InputRejected\n"
+        "class No(ast.NodeTransformer):\n    def visit_Name(self, node):\n"
+        "        if node.id == 'bad':\n            raise InputRejected('not bad')\n"
+        "        return node\nsteps.append(No())"
+    )
     cell = kernel.run("%%gpu_time\nbad = 1")
     assert (cell.status, cell.reports) == ("error", [])
     assert kernel.run("%%gpu_time\ngood = 1\ngood").results == ["1"]
@@ -584,7 +606,7 @@ def test_transformer_that_rejects(kernel):
 
 def test_complete_cell(kernel):
     """A timed cell being typed is complete exactly when a cell of `%%time` is."""
-    ends = ["", "\n", "\nx = 1", "\nx = 1\n", "\nx = 1\n\n", "\nfor i in x:", "\nfor i in x:\n    i\n"]
+    ends = ["", "\n", "\nx", "\nx\n", "\nx\n\n", "\nfor i in x:", "\nfor i in x:\n    i\n"]
     answers = [kernel.ask("is_complete", "%%gpu_time -r 3" + end)["status"] for end in ends]
     assert answers == [kernel.ask("is_complete", "%%time" + end)["status"] for end in ends]
     assert answers[:4] == ["incomplete"] * 4
@@ -593,11 +615,17 @@ def test_complete_cell(kernel):
 def test_terminal(fresh_kernel, tmp_path):
     """In terminal IPython a timed cell is typed over lines and ended by empty ones."""
     typed = "%load_ext perfkit\n%%gpu_time\nx = 3\nx + 1\n\n\nx * 100\n\n"
-    command = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor"]
-    environment = fresh_kernel.environment | {"IPYTHONDIR": str(tmp_path), "PYTHONWARNINGS": "default"}
+    options = ["--simple-prompt", "--no-banner", "--colors=NoColor"]
+    command = [sys.executable, "-m", "IPython", *options]
+    environment = fresh_kernel.environment | {"IPYTHONDIR": str(tmp_path)}
     done = subprocess.run(
-        command, input=typed, env=environment, capture_output=True, text=True, timeout=60,
-        cwd=os.fspath(tmp_path),
+        command,
+        input=typed,
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert "%%gpu_time: " in done.stdout and "wall time" in done.stdout
     assert "Out[2]: 4" in done.stdout and "Out[3]: 300" in done.stdout
@@ -614,7 +642,8 @@ FLAGS = {
 def test_help(kernel, sign):
     """`?` behind the magic's name shows what it does and every option."""
     (page,) = kernel.run(f"{sign}gpu_time?").pages
-    assert FLAGS <= set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", page))
+    named = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", page))
+    assert named >= FLAGS
 
 
 def test_lsmagic(kernel):

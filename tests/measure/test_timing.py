@@ -403,6 +403,21 @@ def test_blind_runtime(clock, device):
     assert timing.host_s is None and timing.wall_s == 1.0
 
 
+def test_work_between_runs_stays_out(clock, device):
+    """Work that somebody gives the device between two runs is drained before the next."""
+    timing = measure(
+        lambda: device.launch(0.1),
+        clock,
+        devices=[device],
+        between=lambda: device.launch(5.0),
+        repeat=3,
+        warmup=1,
+        budget_s=100,
+    )
+    assert [sample.wall_s for sample in timing.samples] == pytest.approx([0.1] * 3)
+    assert timing.device_s == pytest.approx(0.1) and timing.launches == 1
+
+
 def test_idle_runtime_costs_nothing(clock, device):
     """A runtime that the body does not use leaves wall time to the body alone."""
     timing = measure(Body(clock, 0.25), clock, devices=[device])
