@@ -40,7 +40,7 @@ class OpenCLDevice:
 
     def probe(self) -> Probe:
         """Is pyopencl imported, and which devices have a queue."""
-        if loaded("pyopencl") is None:
+        if not hasattr(loaded("pyopencl"), "CommandQueue"):
             return Probe(available=False, reason="pyopencl is not imported in this kernel")
         names = sorted({lane.handle.device.name for lane in self.lanes()})
         return Probe(available=True, devices=tuple(names))
@@ -57,8 +57,8 @@ class OpenCLDevice:
             return ()
         found = {q.int_ptr: q for q in gc.get_objects() if issubclass(type(q), kind)}
         return tuple(
-            Lane("opencl", f"queue {number}", found[pointer])
-            for number, pointer in enumerate(sorted(found))
+            Lane("opencl", f"a queue on {found[pointer].device.name}", found[pointer])
+            for pointer in sorted(found)
         )
 
     def synchronize(self, lanes: Sequence[Lane] | None = None) -> None:
@@ -98,19 +98,20 @@ class OpenCLDevice:
     def flush_cache(self) -> Flush:
         """On a processor the host's cache; on other devices a fill of twice the device's."""
         cl = require("pyopencl", "--cold")
-        flush = Flush(0, 0)
+        flushes = [Flush(0, 0)]
         for queue in {lane.handle.device.int_ptr: lane.handle for lane in self.lanes()}.values():
             if queue.device.type & cl.device_type.CPU:
-                flush = flush_host_cache()
+                flushes.append(flush_host_cache())
                 continue
             cache_bytes = queue.device.global_mem_cache_size
             if not cache_bytes:
                 raise NotSupportedHere(f"--cold: {queue.device.name} does not tell its cache size")
             flush = Flush(2 * cache_bytes, cache_bytes)
+            flushes.append(flush)
             victim = cl.Buffer(queue.context, cl.mem_flags.READ_WRITE, flush.nbytes)
             cl.enqueue_fill_buffer(queue, victim, b"\0", 0, flush.nbytes).wait()
             victim.release()
-        return flush
+        return max(flushes)
 
     def capture(self, fn: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
         """OpenCL has no graphs."""
@@ -178,7 +179,7 @@ class _OpenCLTrace:
                 profile = command.event.profile
                 timed.append((command, profile.queued, profile.start, profile.end))
             except Exception as error:
-                reason = NO_PROFILING if "PROFILING" in str(error) else f"opencl: {error}"
+                reason = _why_untimed(command.event, error)
         if dropped:
             reason = f"more than {MOST_COMMANDS:,} commands in one run: time fewer at once"
         return Seen(
@@ -225,7 +226,8 @@ class _OpenCLTrace:
                 returned_s = clock()
                 event = result[-1] if type(result) is tuple else result
                 if type(event) is nanny:
-                    # Dropping a NannyEvent waits for its copy; keeping it would hide that wait.
+                    # Dropping a NannyEvent waits for its copy, inside pyopencl where no hook sees
+                    # it; keeping it here would take that wait away.
                     event = plain.from_int_ptr(event.int_ptr, retain=True)
                 queue = args[0] if args else kwargs["queue"]
                 if queue.int_ptr not in self._queues:
@@ -271,6 +273,12 @@ class _OpenCLTrace:
             if original is not None:
                 stack.callback(setattr, holder, name, original)
                 setattr(holder, name, wrap(original))
+
+
+def _why_untimed(event: Any, error: Exception) -> str:
+    if event.command_execution_status > 0:
+        return "some work had not ended"
+    return NO_PROFILING if "PROFILING" in str(error) else f"opencl: {error}"
 
 
 _Described = tuple[str, str, int, bool]

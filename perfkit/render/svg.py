@@ -110,8 +110,9 @@ def _round_step(end_s: float) -> float:
 
 
 def _legend(kinds: Sequence[str]) -> str:
+    square = '<span style="color:{};font-size:16px">■</span>'
     return " ".join(
-        f'<span style="white-space:nowrap;margin-right:14px">'
-        f'<span style="color:{COLOURS[kind]};font-size:16px">■</span> {escape(WORDS.get(kind, kind))}</span>'
+        f'<span style="white-space:nowrap;margin-right:14px">{square.format(COLOURS[kind])} '
+        f"{escape(WORDS.get(kind, kind))}</span>"
         for kind in kinds
     )

@@ -11,8 +11,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -45,12 +45,13 @@ class Lab:
             file = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(values))
+        # Kernels talk through sockets in here, whose paths must be short.
+        self.runtime = tempfile.TemporaryDirectory(prefix="lab-")
+        places = environment(home, settings, self.runtime.name)
         self.port, self.log = free_port(), home / "lab.log"
         self.url = f"http://127.0.0.1:{self.port}"
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                self._command(), env=environment(home, settings), stdout=log, stderr=log
-            )
+            self.process = subprocess.Popen(self._command(), env=places, stdout=log, stderr=log)
 
     def _command(self):
         return [
@@ -93,6 +94,7 @@ class Lab:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.runtime.cleanup()
 
 
 def free_port():
@@ -102,13 +104,13 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def environment(home, settings):
+def environment(home, settings, runtime):
     """This process's environment with every place that Jupyter or perfkit writes to moved away."""
     mine = {key: value for key, value in os.environ.items() if key != "PERFKIT_OUTPUT"}
     return mine | {
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),
-        "JUPYTER_RUNTIME_DIR": str(home / "run"),
+        "JUPYTER_RUNTIME_DIR": runtime,
         "JUPYTERLAB_SETTINGS_DIR": str(settings),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
         "IPYTHONDIR": str(home / "ipython"),

@@ -125,14 +125,8 @@ class Lesson:
 
     def rows(self, name):
         """The table of a report: from a row's name to its value."""
-        pairs = (
-            self.report(name)
-            .locator("tr")
-            .evaluate_all(
-                "rows => rows.map(row => [row.cells[0].innerText, row.cells[1].innerText])"
-            )
-        )
-        return dict(pairs)
+        rows = self.report(name).locator("tr").all()
+        return dict(row.locator("th, td").all_inner_texts()[:2] for row in rows)
 
     def command(self, name, **arguments):
         """Run a command of JupyterLab and wait until it is done."""
@@ -225,7 +219,7 @@ def test_picture_has_two_lanes(lesson):
 
 
 def test_pictures_are_tidy(lesson):
-    """No word in a picture leaves it or lies on another word."""
+    """No word in a picture is cut off, or lies on another word or on a bar."""
     pictures = {
         name: report.locator("svg")
         for name, report in lesson.reports().items()

@@ -277,16 +277,14 @@ def test_asynchronous_copy_is_no_wait(opencl, queue, spin):
 
 
 def test_dropped_copy_blocks(opencl, queue, spin):
-    """A copy to the host whose event is dropped blocks until it has ended, timed or not."""
+    """A copy whose event is dropped blocks until it has ended, and naive time has it."""
 
     def body():
         spin(0.1)
         opencl.cl.enqueue_copy(queue, bytearray(4), opencl.word, is_blocking=False)
 
-    start_s = time.perf_counter()
-    body()
-    plain_s = time.perf_counter() - start_s
-    assert time_call(body).naive_s > 0.4 * plain_s
+    timing = time_call(body)
+    assert timing.naive_s > 0.5 * timing.wall_s
 
 
 # -- too many ----------------------------------------------------------------------------------
