@@ -57,8 +57,8 @@ class OpenCLDevice:
             return ()
         found = {q.int_ptr: q for q in gc.get_objects() if issubclass(type(q), kind)}
         return tuple(
-            Lane("opencl", f"a queue on {found[pointer].device.name}", found[pointer])
-            for pointer in sorted(found)
+            Lane("opencl", f"{found[pointer].device.name}, queue {number}", found[pointer])
+            for number, pointer in enumerate(sorted(found))
         )
 
     def synchronize(self, lanes: Sequence[Lane] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import queue
 import re
 import shutil
 import sys
@@ -100,6 +101,7 @@ class Kernel:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.environment = folder, environment
         self.ledger = Path(environment["PERFKIT_RESULTS"])
+        self.is_lost = False
         self.manager = _manager(KernelManager, folder)
         # As nbclient has it: a history file's own thread would open and close it at any time.
         arguments = ["--HistoryManager.hist_file=:memory:"]
@@ -114,13 +116,18 @@ class Kernel:
 
     def start(self, cell: str, **options: Any) -> str:
         """Send `cell` without waiting; `collect` takes what this gives."""
+        assert not self.is_lost, "the kernel stopped answering in an earlier test"
         return self.client.execute(cell, allow_stdin=False, **options)
 
     def collect(self, request: str) -> Cell:
         """Everything that the cell `request` sends until it is over."""
         messages: list[dict[str, Any]] = []
         while True:
-            message = self.client.get_iopub_msg(timeout=TIMEOUT_S)
+            try:
+                message = self.client.get_iopub_msg(timeout=TIMEOUT_S)
+            except queue.Empty:
+                self.is_lost = True
+                raise
             if message["parent_header"].get("msg_id") != request:
                 continue
             if message["content"].get("execution_state") == "idle":
@@ -136,14 +143,14 @@ class Kernel:
     def value(self, expression: str) -> Any:
         """The value of an expression that JSON can carry, asked without leaving a trace."""
         asked = {"value": f"__import__('json').dumps({expression})"}
-        request = self.client.execute("", silent=True, user_expressions=asked)
+        request = self.start("", silent=True, user_expressions=asked)
         answer = self.collect(request).reply["user_expressions"]["value"]
         assert answer["status"] == "ok", (expression, answer)
         return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
 
     def clear(self) -> None:
         """Take away the names that cells have made. `%reset` does too, but slowly."""
-        assert self.collect(self.client.execute(_CLEAR, silent=True)).status == "ok"
+        assert self.run(_CLEAR, silent=True).status == "ok"
 
     def ask(self, question: str, *args: Any) -> dict[str, Any]:
         """The answer to one of the client's other requests: `is_complete` or `complete`."""
