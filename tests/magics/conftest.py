@@ -197,12 +197,12 @@ def _manager(kind: type[Any], folder: Path) -> Any:
 @pytest.fixture(scope="module", params=["ipython", "ipython8"])
 def fresh_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """The module's kernel as it starts: perfkit is not loaded."""
-    folder = Path(tempfile.mkdtemp(prefix="pk-"))
     paths = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     if request.param == "ipython8":
         if not (IPYTHON8 / "IPython").is_dir():
             pytest.fail(f"IPython 8 is not in {IPYTHON8}: run `make test`, which puts it there")
         paths.insert(0, str(IPYTHON8))
+    folder = Path(tempfile.mkdtemp(prefix="pk-"))
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
         "IPYTHONDIR": str(folder / "ipython"),
