@@ -7,11 +7,11 @@ import json
 import os
 import queue
 import re
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,11 @@ class Kernel:
         self.manager.start_kernel(env=environment, cwd=str(folder), extra_arguments=arguments)
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=TIMEOUT_S)
+        try:
+            self.client.wait_for_ready(timeout=TIMEOUT_S)
+        except RuntimeError:
+            self.close()
+            raise
 
     def run(self, cell: str, **options: Any) -> Cell:
         """Run `cell` and wait until all of its messages are here."""
@@ -202,23 +206,20 @@ def fresh_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
         if not (IPYTHON8 / "IPython").is_dir():
             pytest.fail(f"IPython 8 is not in {IPYTHON8}: run `make test`, which puts it there")
         paths.insert(0, str(IPYTHON8))
-    folder = Path(tempfile.mkdtemp(prefix="pk-"))
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "IPYTHONDIR": str(folder / "ipython"),
-        "TMPDIR": str(folder / "tmp"),
-        "PERFKIT_RESULTS": str(folder / "results.jsonl"),
-    }
-    environment.pop("PERFKIT_OUTPUT", None)
-    (folder / "tmp").mkdir()
-    kernel = Kernel(folder, environment)
-    try:
-        is_old = kernel.value("__import__('IPython').version_info[0]") == 8
-        assert is_old == (request.param == "ipython8")
-        yield kernel
-    finally:
-        kernel.close()
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="pk-") as name:
+        folder = Path(name)
+        (folder / "tmp").mkdir()
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "IPYTHONDIR": str(folder / "ipython"),
+            "TMPDIR": str(folder / "tmp"),
+            "PERFKIT_RESULTS": str(folder / "results.jsonl"),
+        }
+        environment.pop("PERFKIT_OUTPUT", None)
+        with closing(Kernel(folder, environment)) as kernel:
+            is_old = kernel.value("__import__('IPython').version_info[0]") == 8
+            assert is_old == (request.param == "ipython8")
+            yield kernel
 
 
 @pytest.fixture
