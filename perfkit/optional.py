@@ -13,6 +13,7 @@ EXTRAS = {
     "h5py": "perfkit[workbook]",
     "ipyparallel": "perfkit[cluster]",
     "jax": "perfkit[workbook]",
+    "jupyterlab": "perfkit[workbook]",
     "mpi4py": "perfkit[cluster]",
     "opt_einsum": "perfkit[workbook]",
     "pyopencl": "perfkit[workbook]",

@@ -3,7 +3,16 @@
 Rates are decimal (1 GB/s = 1e9 B/s), capacities binary (1 GiB = 2**30 B), as STREAM has it.
 """
 
-__all__ = ["NOT_AVAILABLE", "bandwidth", "capacity", "count", "ratio", "seconds", "share"]
+__all__ = [
+    "NOT_AVAILABLE",
+    "bandwidth",
+    "capacity",
+    "count",
+    "ratio",
+    "seconds",
+    "share",
+    "time_unit",
+]
 
 NOT_AVAILABLE = "n/a"
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -18,6 +27,11 @@ def seconds(value: float | None) -> str:
     if value == 0:
         return "0 s"
     return _scaled(value, _TIME_UNITS)
+
+
+def time_unit(largest_s: float) -> tuple[float, str]:
+    """The unit that suits a duration, in seconds, and its name: for an axis that has only one."""
+    return next((u for u in _TIME_UNITS if largest_s >= 0.9995 * u[0]), _TIME_UNITS[-1])
 
 
 def bandwidth(value_Bps: float | None) -> str:

@@ -59,15 +59,18 @@ class Flush(NamedTuple):
 class Seen(NamedTuple):
     """What a trace saw since it was last asked. Times are on the measurement's clock.
 
-    `waits`: when the calling thread was blocked in the runtime. `launches`: commands given.
+    `waits`: when the calling thread was blocked in the runtime. `launches`: commands given, None
+    if some were but the runtime does not count them. `compiles`, `compile_s`: programs compiled.
     `untimed`: commands whose start and end the runtime does not tell, and `reason` why.
     """
 
     intervals: tuple[Interval, ...] = ()
     waits: tuple[tuple[float, float], ...] = ()
-    launches: int = 0
+    launches: int | None = 0
     untimed: int = 0
     reason: str = ""
+    compiles: int = 0
+    compile_s: float = 0.0
 
 
 class Trace(Protocol):

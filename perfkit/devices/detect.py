@@ -26,6 +26,7 @@ BACKENDS = {
     "host": _Backend("builtins", "perfkit.devices.host", "HostDevice"),
     "thread": _Backend("perfkit.devices.thread", "perfkit.devices.thread", "ThreadDevice"),
     "opencl": _Backend("pyopencl", "perfkit.devices.opencl", "OpenCLDevice"),
+    "jax": _Backend("jax", "perfkit.devices.jax", "JaxDevice"),
 }
 _made: dict[str, Device] = {}
 

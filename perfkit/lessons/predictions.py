@@ -27,8 +27,8 @@ def predict(key: str, value: float | None = None, *, unit: str, because: str = "
     prediction = Prediction.of(
         key=key, value=None if value is None else float(value), unit=unit, because=because
     )
+    _said[key] = prediction
     if value is not None:
-        _said[key] = prediction
         _keep(prediction)
     return prediction
 
@@ -37,7 +37,9 @@ def reveal(key: str, measured: float) -> Prediction:
     """Set what was measured beside what was predicted under `key`, here or in an earlier run."""
     if not _is_number(measured):
         raise UsageError(f"reveal({key!r}): {measured!r} is not a number that was measured")
-    said = _said.get(key) or _from_ledger(key) or Prediction.of(key=key, unit="")
+    said = _said.get(key) or Prediction.of(key=key, unit="")
+    if said.value is None:
+        said = _from_ledger(key) or said
     revealed = msgspec.structs.replace(said, measured=float(measured))
     if said.value is not None:
         _keep(revealed)

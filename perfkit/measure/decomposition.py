@@ -38,10 +38,16 @@ class Run(NamedTuple):
     reasons: tuple[str, ...] = ()
 
 
-def decompose(reading: Reading, seen: Mapping[str, Seen], blind: Iterable[str] = ()) -> Run:
+def decompose(
+    reading: Reading,
+    seen: Mapping[str, Seen],
+    blind: Iterable[str] = (),
+    silent: Iterable[str] = (),
+) -> Run:
     """One run from the clock's reading and what each runtime's trace saw.
 
-    `blind` names the runtimes whose blocking calls are not seen.
+    `blind` names the runtimes whose blocking calls are not seen, `silent` those that do not tell
+    when their work started and ended.
     """
     number = reading.number
     naive_s = (reading.stop_s - reading.start_s) / number
@@ -49,14 +55,15 @@ def decompose(reading: Reading, seen: Mapping[str, Seen], blind: Iterable[str] =
     if reading.wait_s is not None:
         # The meter is read just outside the clock; a share above one would be nonsense.
         wait_s = min(reading.wait_s, reading.end_s - reading.start_s) / number
-    working = {name: part for name, part in seen.items() if part.launches}
+    working = {name: part for name, part in seen.items() if part.launches != 0}
     if not working:
         # Nothing was given away, so everything was drained when the body returned.
         return Run(Sample(naive_s=naive_s, wall_s=naive_s, host_s=naive_s, wait_s=wait_s))
     waits = [span for part in working.values() for span in part.waits]
     rows = [row for part in working.values() for row in part.intervals]
     untimed = [part.reason for part in working.values() if part.untimed]
-    columns = Intervals(rows) if rows and not untimed else None
+    known = rows and not untimed and not working.keys() & set(silent)
+    columns = Intervals(rows) if known else None
     blocked_s = covered_s(waits, reading.start_s, reading.stop_s) / number
     sample = Sample(
         naive_s=naive_s,
@@ -65,7 +72,9 @@ def decompose(reading: Reading, seen: Mapping[str, Seen], blind: Iterable[str] =
         device_s=(columns.span_s() or 0.0) / number if columns else None,
         device_busy_s=columns.busy_s() / number if columns else None,
         wait_s=wait_s,
-        launches=round(sum(part.launches for part in working.values()) / number),
+        launches=_launches(working.values(), number),
+        compiles=sum(part.compiles for part in working.values()),
+        compile_s=sum(part.compile_s for part in working.values()),
     )
     return Run(
         sample,
@@ -74,6 +83,12 @@ def decompose(reading: Reading, seen: Mapping[str, Seen], blind: Iterable[str] =
         _spans(reading, rows, waits),
         tuple(f"no device time: {reason}" for reason in untimed),
     )
+
+
+def _launches(parts: Iterable[Seen], number: int) -> int | None:
+    counts = [part.launches for part in parts]
+    known = [count for count in counts if count is not None]
+    return round(sum(known) / number) if len(known) == len(counts) else None
 
 
 def _transfers(rows: Sequence[Interval]) -> tuple[Transfer, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from itertools import repeat as repeated
@@ -34,6 +35,7 @@ LEAST_S = 0.1
 """'auto' samples for at least this long, and a cheap body needs no longer warm-up."""
 MOST_SAMPLES = 10_000
 RETAKES = 2
+RARE = 0.05
 WARMUP_SHARE, WARMUP_CALLS = 0.1, 3
 RESOLUTION_S = 0.1e-6
 LEAST_WAITED_S = 1e-3
@@ -99,7 +101,8 @@ class Measurement:
         self._first: Run | None = None
         self._kept: list[Run] = []
         self._runs, self._number = 0, 1
-        self._worked: set[str] = set()
+        self._worked: Counter[str] = Counter()
+        self._seen_runs = 0
         self._notes: dict[str, None] = {}
         self._settled, self._single_thread = True, False
         self._collections = 0
@@ -158,7 +161,7 @@ class Measurement:
             best_s = min(best_s, _seconds((yield from self._run(1))))
             calls += 1
         used_s, own_used_s = clock.process_cpu() - cpu_s, clock.thread_cpu() - own_s
-        self._single_thread = not self._worked and used_s < 1.05 * own_used_s
+        self._single_thread = not self._backends() and used_s < 1.05 * own_used_s
         return best_s
 
     def _needs_warmup(self, calls: int, spent_s: float) -> bool:
@@ -172,7 +175,7 @@ class Measurement:
     def _choose_number(self, per_run_s: float) -> Runs:
         """Set the runs in a sample. One where a device worked, or the drain would be shared out."""
         __tracebackhide__ = True
-        if self._worked or self._plan.cold or not self._plan.synchronize:
+        if self._backends() or self._plan.cold or not self._plan.synchronize:
             return
         if per_run_s < SAMPLE_S:
             # One run read alone is mostly the clock's own cost: one batch tells the true one.
@@ -290,8 +293,10 @@ class Measurement:
             Reading(start_s, stop_s, end_s, _less(clock.waited(), waited_s), number),
             {name: trace.take() for name, (_, trace) in self._watched.items()},
             blind=(name for name, (device, _) in self._watched.items() if not device.sees_waits),
+            silent=(name for name, (device, _) in self._watched.items() if not device.has_events),
         )
-        self._worked |= run.worked
+        self._worked.update(run.worked)
+        self._seen_runs += 1
         return run
 
     def _prepare(self) -> None:
@@ -328,6 +333,11 @@ class Measurement:
     def _note(self, text: str) -> None:
         self._notes[text] = None
 
+    def _backends(self) -> tuple[str, ...]:
+        """Runtimes that worked. Where a runtime gives only signs of work, a rare one is noise."""
+        least = RARE * self._seen_runs
+        return tuple(sorted(name for name, runs in self._worked.items() if runs >= least))
+
     def _values(self) -> list[float]:
         return [_seconds(run) for run in self._kept]
 
@@ -353,7 +363,7 @@ class Measurement:
             collections=self._collections,
             drain_s=self._drain_s,
             pending=self._pending,
-            backends=tuple(sorted(self._worked)) or ("host",),
+            backends=self._backends() or ("host",),
             transfers=typical_transfers(seen),
             spans=seen[-1].spans,
             notes=tuple(self._notes),

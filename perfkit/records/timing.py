@@ -52,7 +52,9 @@ ENOUGH_CLEAN = (12, 0.3)
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One sample, in seconds per run of the body. None: not measurable here.
 
-    `wait_s`: how long the thread stood ready without a core.
+    `wait_s`: how long the thread stood ready without a core. `launches`: commands given to
+    devices, None if they are not counted. `compiles`: programs that a runtime compiled, and the
+    seconds of the host that this took.
     """
 
     naive_s: Seconds
@@ -61,7 +63,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     device_s: Seconds | None = None
     device_busy_s: Seconds | None = None
     wait_s: Seconds | None = None
-    launches: Count = 0
+    launches: Count | None = 0
+    compiles: Count = 0
+    compile_s: Seconds = 0.0
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,9 +165,20 @@ class Timing(Record, frozen=True, kw_only=True):
         return max(0.0, self.device_s - self.device_busy_s)
 
     @property
-    def launches(self) -> int:
-        """Commands given to devices in one run."""
-        return int(self._median(lambda sample: sample.launches) or 0)
+    def launches(self) -> int | None:
+        """Commands given to devices in one run; None if the runtime does not count them."""
+        launches = self._median(lambda sample: sample.launches)
+        return None if launches is None else int(launches)
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds of the first call that went into tracing and compiling."""
+        return self.first.compile_s
+
+    @property
+    def recompiles(self) -> int:
+        """Programs compiled after the warm-up, where none should be."""
+        return 0 if self.repeat == 1 else sum(sample.compiles for sample in self.samples)
 
     @property
     def used(self) -> tuple[Sample, ...]:
@@ -195,7 +210,7 @@ class Timing(Record, frozen=True, kw_only=True):
         return "launch" if self._is_launch_bound() else "host"
 
     def _is_launch_bound(self) -> bool:
-        if self.launches < THRESHOLDS.launches or self.host_s is None:
+        if self.launches is None or self.launches < THRESHOLDS.launches or self.host_s is None:
             return False
         return self.host_s <= THRESHOLDS.launch_s * self.launches
 

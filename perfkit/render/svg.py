@@ -6,6 +6,7 @@ but keeps all text between its tags, so there is none: without the bars the word
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -28,23 +29,22 @@ WORDS = {
     "d2d": "copy on the device",
 }
 _LABEL = "padding:2px 12px 2px 0;white-space:nowrap;text-align:left;border:0;background:none"
-_BARS = "padding:2px 0;width:100%;border:0;background:none"
+_BARS = "padding:2px 0;width:100%;text-align:left;border:0;background:none"
 
 
 def lanes(spans: Sequence[Span], title: str) -> str:
     """One row for each lane, the host first, on one time axis from the start of the body."""
     names = sorted({span.lane for span in spans}, key=lambda name: (name != "host", name))
     end_s = max(span.end_s for span in spans) or 1e-9
-    step_s = _round_step(end_s)
     rows = "".join(
-        _row(escape(name), _lane([s for s in spans if s.lane == name], end_s, step_s, name))
+        _row(escape(name), _lane([s for s in spans if s.lane == name], end_s, name))
         for name in names
     )
-    shown = {span.kind for span in spans}
+    shown = {span.kind for span in spans if (span.end_s - span.start_s) * WIDTH > LEAST * end_s}
     legend = _legend([kind for kind in COLOURS if kind in shown])
     return (
         f'<table style="{STYLE["table"]};width:100%;font-size:12px"><tbody>{rows}'
-        f"{_row('', _axis(end_s, step_s))}{_row('', legend)}</tbody></table>"
+        f"{_row('', _axis(end_s, _round_step(end_s)))}{_row('', legend)}</tbody></table>"
         f'<div style="{STYLE["note"]};font-size:12px">{escape(title)}</div>'
     )
 
@@ -56,18 +56,12 @@ def _row(label: str, content: str) -> str:
     )
 
 
-def _lane(spans: Sequence[Span], end_s: float, step_s: float, name: str) -> str:
-    scale = WIDTH / end_s
-    ticks = "".join(
-        f'<rect x="{tick * step_s * scale:.1f}" y="0" width="1" height="{BAR}" '
-        'fill="currentColor" fill-opacity="0.2"/>'
-        for tick in range(_ticks(end_s, step_s))
-    )
+def _lane(spans: Sequence[Span], end_s: float, name: str) -> str:
+    bars = "".join(_bar(span, WIDTH / end_s) for span in spans)
     return (
         f'<svg viewBox="0 0 {WIDTH} {BAR}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(name)}" xmlns="http://www.w3.org/2000/svg" '
-        f'style="display:block;width:100%;height:{BAR}px">{ticks}'
-        f"{''.join(_bar(span, scale) for span in spans)}</svg>"
+        f'style="display:block;width:100%;height:{BAR}px">{bars}</svg>'
     )
 
 
@@ -80,33 +74,24 @@ def _bar(span: Span, scale: float) -> str:
 
 
 def _axis(end_s: float, step_s: float) -> str:
-    """Labels at the left of their ticks, each as wide as a step."""
+    """Ticks with their labels to the right, each as wide as a step, all in one unit."""
     share = 100 * step_s / end_s
     # A label that begins close to the right edge would be cut off.
-    places = [
-        tick * step_s for tick in range(_ticks(end_s, step_s)) if tick * step_s < 0.92 * end_s
-    ]
-    labels = ["0", *map(units.seconds, places[1:])]
+    ticks = [tick for tick in range(int(end_s / step_s) + 1) if tick * step_s < 0.85 * end_s]
+    scale, unit = units.time_unit(end_s)
     spans = "".join(
-        f'<span style="display:inline-block;flex:none;width:{share:.2f}%;white-space:nowrap">'
-        f"{escape(label)}</span> "
-        for label in labels
+        f'<span style="display:inline-block;flex:none;width:{share:.2f}%;white-space:nowrap;'
+        f'box-sizing:border-box;padding-left:3px;border-left:1px solid">'
+        f"{tick * step_s / scale:.6g} {unit}</span> "
+        for tick in ticks
     )
     return f'<div style="display:flex;overflow:hidden">{spans}</div>'
 
 
-def _ticks(end_s: float, step_s: float) -> int:
-    return int(end_s / step_s + 1e-9) + 1
-
-
 def _round_step(end_s: float) -> float:
-    """A step of 1, 2 or 5 times a power of ten that gives at most eight ticks."""
-    power = 1.0
-    while power > end_s:
-        power /= 10
-    while power * 10 <= end_s:
-        power *= 10
-    return next(power * f for f in (0.1, 0.2, 0.5, 1.0, 2.0) if end_s / (power * f) <= 8)
+    """A step of 1, 2 or 5 times a power of ten that gives at most seven ticks."""
+    power = 10.0 ** math.floor(math.log10(end_s))
+    return next(power * f for f in (0.1, 0.2, 0.5, 1.0) if end_s / (power * f) <= 6)
 
 
 def _legend(kinds: Sequence[str]) -> str:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from perfkit.render.theme import STYLE
 
+_NAME = "font-weight:600;white-space:nowrap"
+
 __all__ = ["Row", "as_html", "as_text"]
 
 
@@ -30,7 +32,7 @@ def as_text(rows: Sequence[Row], indent: str = "  ") -> str:
 def as_html(rows: Sequence[Row]) -> str:
     """The same as a table, escaped."""
     body = "".join(
-        f'<tr style="background:none"><th scope="row" style="{STYLE["cell"]};font-weight:600">'
+        f'<tr style="background:none"><th scope="row" style="{STYLE["cell"]};{_NAME}">'
         f'{escape(row.name)}</th><td style="{STYLE["number"]}">{escape(row.value)}</td>'
         f'<td style="{STYLE["cell"]};{STYLE["note"]}">{escape(row.note)}</td></tr>'
         for row in rows

@@ -10,7 +10,7 @@ __all__ = ["COLOURS", "MASK", "STYLE", "is_stable"]
 COLOURS = {
     "host": "#0072b2",
     "wait": "#9e9e9e",
-    "drain": "rgba(128,128,128,0.3)",
+    "drain": "rgba(128,128,128,0.45)",
     "kernel": "#e69f00",
     "h2d": "#009e73",
     "d2h": "#cc79a7",
@@ -25,10 +25,11 @@ MASK = "#"
 STYLE = {
     "box": "margin:4px 0;max-width:760px;font-size:13px;line-height:1.45;color:inherit",
     "head": "margin:0 0 4px",
-    "table": "border-collapse:collapse;margin:4px 0;color:inherit;font-size:13px",
+    # JupyterLab gives tables a fixed layout, which shrinks the first column to nothing.
+    "table": "border-collapse:collapse;table-layout:auto;margin:4px 0;color:inherit;font-size:13px",
     "cell": "padding:1px 14px 1px 0;text-align:left;vertical-align:top;border:0;background:none",
     "number": "padding:1px 14px 1px 0;text-align:right;white-space:nowrap;border:0;"
-    "background:none;font-variant-numeric:tabular-nums",
+    "vertical-align:top;background:none;font-variant-numeric:tabular-nums",
     "note": "opacity:0.75",
 }
 

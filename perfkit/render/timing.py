@@ -39,23 +39,26 @@ def bundle(timing: Timing) -> dict[str, Any]:
 def text(timing: Timing) -> str:
     """Aligned text, one quantity a line."""
     head = f"{timing.label}: {headline(timing)}"
-    body = table.as_text(_rows(timing))
-    return "\n".join([head, body, *(f"  {line}" for line in _sentences(timing))])
+    sentences = [f"  {line}" for line in (verdict_sentence(timing), *_remarks(timing)) if line]
+    return "\n".join([head, table.as_text(_rows(timing)), *sentences])
 
 
 def html(timing: Timing) -> str:
     """The same with a picture of the last run where a device worked."""
-    shown = escape(headline(timing))
-    if not timing.synchronized:
-        shown = f"<s>{shown}</s>"
+    number, _, rest = headline(timing).partition(" on a stopwatch ")
+    shown = escape(number)
+    if rest:
+        shown = f"<s>{shown}</s> on a stopwatch {escape(rest)}"
+    verdict, colon, why = verdict_sentence(timing).partition(":")
     picture = ""
     if len({span.lane for span in timing.spans}) > 1 and not is_stable():
         picture = svg.lanes(timing.spans, "What host and device did in the last run")
-    lines = "".join(f"<div>{escape(line)}</div>" for line in _sentences(timing))
+    remarks = "".join(f"<div>{escape(line)}</div>" for line in _remarks(timing))
     return (
         f'<div style="{STYLE["box"]}"><div style="{STYLE["head"]}">{escape(timing.label)}: '
-        f"<strong>{shown}</strong></div>{table.as_html(_rows(timing))}{picture}"
-        f"{lines}</div>"
+        f"<strong>{shown}</strong></div>"
+        f"<div><strong>{escape(verdict)}</strong>{escape(colon + why)}</div>"
+        f"{table.as_html(_rows(timing))}{picture}{remarks}</div>"
     )
 
 
@@ -86,10 +89,12 @@ def _rows(timing: Timing) -> list[Row]:
         until = "until it ended" if "first call" in timing.stopped else "complete"
         return [Row("first call", _seconds(timing.first_s), until)]
     if not timing.synchronized:
-        return [Row("naive", _seconds(timing.naive_s), "nobody waited for the device")]
+        return [Row("naive", _seconds(timing.naive_s), "the time to hand the work over")]
     rows = [Row("wall", _seconds(timing.wall_s), _spread(timing))]
     if timing.repeat != 1:
         rows.append(Row("first call", _seconds(timing.first_s), "kept apart, in no average"))
+    if timing.compile_s:
+        rows.append(Row("compile", _seconds(timing.compile_s), "part of the first call"))
     if timing.backends == ("host",):
         return [*rows, Row("device", units.NOT_AVAILABLE, "nothing was given to a device")]
     return [*rows, *_device_rows(timing)]
@@ -110,27 +115,37 @@ def _spread(timing: Timing) -> str:
 
 
 def _device_rows(timing: Timing) -> list[Row]:
-    return [
+    rows = [
         Row("naive", _seconds(timing.naive_s), "what a stopwatch around the body says"),
         Row("host", _seconds(timing.host_s), _host_note(timing)),
-        Row("device", _seconds(timing.device_s), "first start to last end of its work"),
-        Row("busy", _seconds(timing.device_busy_s), _busy_note(timing)),
-        Row("idle", _seconds(timing.idle_s), "device waits between pieces of work"),
-        *(_transfer_row(copy) for copy in timing.transfers),
     ]
+    if timing.device_s is None:
+        unknown = "this runtime does not tell when its work starts and ends"
+        return [*rows, Row("device", units.NOT_AVAILABLE, unknown), *_transfer_rows(timing)]
+    return [
+        *rows,
+        Row("device", _seconds(timing.device_s), "first start to last end of its work"),
+        Row("busy", _seconds(timing.device_busy_s), f"{_busy(timing)} of the wall time"),
+        Row("idle", _seconds(timing.idle_s), "device waits between pieces of work"),
+        *_transfer_rows(timing),
+    ]
+
+
+def _transfer_rows(timing: Timing) -> list[Row]:
+    return [_transfer_row(copy) for copy in timing.transfers]
 
 
 def _host_note(timing: Timing) -> str:
     if is_stable():
         return "naive less the waiting inside"
-    launches = units.count(timing.launches, "launch")
+    launches = "" if timing.launches is None else f", {units.count(timing.launches, 'launch')}"
     if timing.host_s is None or timing.naive_s is None:
-        return f"this runtime does not show where it waits, {launches}"
+        return f"this runtime does not show where it waits{launches}"
     waited_s = timing.naive_s - timing.host_s
     waiting = (
         f"naive less {units.seconds(waited_s)} of waiting" if waited_s else "no waiting inside"
     )
-    return f"{waiting}, {launches}"
+    return f"{waiting}{launches}"
 
 
 def _transfer_row(copy: Transfer) -> Row:
@@ -142,11 +157,6 @@ def _transfer_row(copy: Transfer) -> Row:
     return Row(DIRECTIONS[copy.direction], _seconds(copy.seconds), note)
 
 
-def _busy_note(timing: Timing) -> str:
-    known = timing.device_busy_s is not None
-    return f"{_busy(timing)} of the wall time" if known else "some piece of work runs"
-
-
 def _busy(timing: Timing) -> str:
     if is_stable():
         return MASK
@@ -155,19 +165,29 @@ def _busy(timing: Timing) -> str:
     return units.share(timing.device_busy_s / timing.wall_s)
 
 
-def _sentences(timing: Timing) -> list[str]:
+def _remarks(timing: Timing) -> list[str]:
+    """Notes, what makes the figures less sure, and what perfkit itself cost."""
     if is_stable():
         return [f"backends: {', '.join(timing.backends)}"]
-    quality = timing.quality
-    lines = [verdict_sentence(timing), *(f"note: {note}" for note in timing.notes)]
-    lines += [f"{quality.status}: {reason}" for reason in quality.reasons]
-    if timing.drain_s is not None and timing.backends == ("host",) and timing.synchronized:
-        lines.append(f"draining idle runtimes costs {units.seconds(timing.drain_s)}, not counted")
-    return [line for line in lines if line]
+    remarks = [f"note: {note}" for note in timing.notes]
+    if timing.recompiles:
+        times = units.count(timing.recompiles, "time")
+        remarks.append(f"suspect: compiled {times} while sampling; do shapes or constants change?")
+    if timing.synchronized:
+        remarks += [f"{timing.quality.status}, {reason}" for reason in timing.quality.reasons]
+    if timing.drain_s is not None and timing.wall_s and timing.synchronized:
+        cost = units.seconds(timing.drain_s)
+        if timing.backends == ("host",):
+            remarks.append(f"draining idle runtimes costs {cost}, not counted")
+        elif timing.drain_s > 0.05 * timing.wall_s:
+            remarks.append(f"of the wall time {cost} is the cost of the drain itself")
+    return remarks
 
 
 def verdict_sentence(timing: Timing) -> str:
     """Who sets the pace, in plain words with the figures that say so."""
+    if is_stable():
+        return ""
     if not timing.synchronized:
         return _pending_sentence(timing)
     busy = f"the device was busy {_busy(timing)} of the wall time"
@@ -177,8 +197,9 @@ def verdict_sentence(timing: Timing) -> str:
                 "synchronous: the work was done when the body returned; a stopwatch is right here"
             )
         case "launch":
-            each = units.seconds((timing.host_s or 0.0) / max(timing.launches, 1))
-            return f"launch-bound: {timing.launches:,} launches at {each} of host time each; {busy}"
+            launches = timing.launches or 1
+            each = units.seconds((timing.host_s or 0.0) / launches)
+            return f"launch-bound: {launches:,} launches at {each} of host time each; {busy}"
         case "device":
             return f"device-bound: {busy}; the host needed {units.seconds(timing.host_s)}"
         case "transfer":

@@ -249,6 +249,7 @@ def test_reports_fit(lesson, width):
         for name, report in lesson.reports().items()
         if report.evaluate("e => e.scrollWidth > e.clientWidth + 1")
     ]
+    lesson.report("measure-each").screenshot(path=SHOTS / f"width-{width}-measure-each.png")
     pictures = lesson.pictures()
     untidy = [f"{n}: {fault}" for n, one in pictures.items() for fault in one.evaluate(UNTIDY)]
     lesson.page.set_viewport_size({"width": 1280, "height": 900})

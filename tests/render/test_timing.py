@@ -65,8 +65,9 @@ def test_unknown_device_time():
     sample = Sample(naive_s=1.0, wall_s=1.0, host_s=1.0, launches=1)
     quality = Quality(status="suspect", reasons=("no device time: no profiling",))
     text = view.text(timing(sample, backends=("opencl",), quality=quality))
-    assert text.count("n/a") >= 3
-    assert "suspect: no device time: no profiling" in text
+    assert "n/a" in text
+    assert "idle" not in text
+    assert "suspect, no device time: no profiling" in text
     assert "no verdict" in text
 
 
@@ -82,7 +83,7 @@ def test_repeats_show_quartiles_and_first_call():
 def test_lie_is_struck_through():
     """An unsynchronised headline is struck through, and what was still running is named."""
     lie = timing(Sample(naive_s=2e-4), synchronized=False, pending=1)
-    assert "<s>200 µs on a stopwatch that waits for nobody</s>" in view.html(lie)
+    assert "<s>200 µs</s> on a stopwatch that waits for nobody" in view.html(lie)
     assert "1 command had not ended" in view.text(lie)
     assert "wall" not in view.text(lie)
 
@@ -111,7 +112,7 @@ def test_html_is_safe(record):
 def test_picture_has_lanes_axis_and_legend():
     """The picture names its lanes and kinds and has a time axis with units."""
     words = "".join(ElementTree.fromstring(view.html(timing())).itertext())
-    assert all(word in words for word in ("host", "queue <0>", "50.0 ms", "kernel"))
+    assert all(word in words for word in ("host", "queue <0>", "50 ms", "kernel"))
 
 
 def test_svg_has_no_words():

@@ -1,0 +1,1 @@
+"""The command line: one subject a file, each with HELP, `add_arguments` and `run`."""
