@@ -42,7 +42,7 @@ class FakeDevice:
     """One lane that works while `clock` moves; waiting for it moves the clock to its end."""
 
     name = "fake"
-    asynchronous = has_events = sees_waits = True
+    asynchronous = has_events = sees_commands = sees_waits = True
 
     def __init__(self, clock):
         self.clock, self.end_s, self.rows, self.waits = clock, 0.0, [], []
@@ -79,6 +79,9 @@ class FakeDevice:
 
     def clear(self):
         self.rows, self.waits = [], []
+
+    def close_body(self):
+        return None
 
     def take(self):
         seen = Seen(tuple(self.rows), tuple(self.waits), launches=len(self.rows))

@@ -44,12 +44,17 @@ def _run(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="perfkit", description="Honest performance measurement in notebooks.")
+    parser = _Parser(
+        prog="perfkit",
+        description="Honest performance measurement in notebooks.",
+        allow_abbrev=False,
+    )
     subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
     for name, subject in SUBJECTS.items():
-        subject.add_arguments(
-            subjects.add_parser(name, help=subject.HELP, description=subject.__doc__)
+        own = subjects.add_parser(
+            name, help=subject.HELP, description=subject.__doc__, allow_abbrev=False
         )
+        subject.add_arguments(own)
     return parser
 
 

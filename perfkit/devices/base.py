@@ -62,6 +62,8 @@ class Seen(NamedTuple):
     `waits`: when the calling thread was blocked in the runtime. `launches`: commands given, None
     if some were but the runtime does not count them. `compiles`, `compile_s`: programs compiled.
     `untimed`: commands whose start and end the runtime does not tell, and `reason` why.
+    `bracketed`: the intervals are whole stretches of a lane, with the gaps between its commands
+    inside; `reason` says so.
     """
 
     intervals: tuple[Interval, ...] = ()
@@ -71,6 +73,7 @@ class Seen(NamedTuple):
     reason: str = ""
     compiles: int = 0
     compile_s: float = 0.0
+    bracketed: bool = False
 
 
 class Trace(Protocol):
@@ -88,6 +91,9 @@ class Trace(Protocol):
     def clear(self) -> None:
         """Forget what was seen so far, without waiting."""
 
+    def close_body(self) -> None:
+        """The body has returned; the drain comes next. Marks the end of its work, if need be."""
+
     def take(self) -> Seen:
         """What was seen since the last `take` or `clear`; call it after `synchronize`."""
 
@@ -102,13 +108,18 @@ class Device(Protocol):
     """A runtime. Capability flags steer the report; nothing asks for the adapter's type.
 
     `name`: the word for `--backend`. `asynchronous`: calls return before the work ends.
-    `has_events`: start and end of each command are known. `sees_waits`: blocking calls are seen.
+    `has_events`: marks have times. `sees_commands`: a trace knows each command with its start
+    and end. `sees_waits`: blocking calls are seen.
     """
 
     name: str
-    asynchronous: bool
     has_events: bool
+    sees_commands: bool
     sees_waits: bool
+
+    @property
+    def asynchronous(self) -> bool:
+        """False also where the runtime is imported but cannot be used. Never raises."""
 
     def probe(self) -> Probe:
         """What there is. Never raises, never imports or initialises."""

@@ -31,6 +31,9 @@ class NothingToTrace:
     def clear(self) -> None:
         """Nothing to forget."""
 
+    def close_body(self) -> None:
+        """Nothing to mark."""
+
     def take(self) -> Seen:
         """Nothing seen."""
         return Seen()
@@ -49,7 +52,7 @@ class HostDevice:
 
     name = "host"
     asynchronous = False
-    has_events = False
+    has_events = sees_commands = False
     sees_waits = True
 
     def probe(self) -> Probe:

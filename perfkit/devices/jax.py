@@ -39,7 +39,7 @@ class JaxDevice:
 
     name = "jax"
     asynchronous = True
-    has_events = False
+    has_events = sees_commands = False
     sees_waits = True
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class OpenCLDevice:
 
     name = "opencl"
     asynchronous = True
-    has_events = True
+    has_events = sees_commands = True
     sees_waits = True
 
     def probe(self) -> Probe:
@@ -169,6 +169,9 @@ class _OpenCLTrace:
     def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
         pointers = {lane.handle.int_ptr for lane in known}
         return [lane for pointer, lane in self._queues.items() if pointer not in pointers]
+
+    def close_body(self) -> None:
+        """Nothing to mark: each command has its own times."""
 
     def take(self) -> Seen:
         commands, waits, dropped = self._commands, self._waits, self._dropped

@@ -217,6 +217,9 @@ class _ThreadTrace:
     def clear(self) -> None:
         self.commands, self.waits = [], []
 
+    def close_body(self) -> None:
+        """Nothing to mark: each command has its own times."""
+
     def take(self) -> Seen:
         commands, waits = self.commands, self.waits
         self.clear()
@@ -255,7 +258,7 @@ class ThreadDevice:
 
     name = "thread"
     asynchronous = True
-    has_events = True
+    has_events = sees_commands = True
     sees_waits = True
 
     def probe(self) -> Probe:

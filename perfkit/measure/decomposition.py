@@ -60,17 +60,22 @@ def decompose(
         # Nothing was given away, so everything was drained when the body returned.
         return Run(Sample(naive_s=naive_s, wall_s=naive_s, host_s=naive_s, wait_s=wait_s))
     waits = [span for part in working.values() for span in part.waits]
-    rows = [row for part in working.values() for row in part.intervals]
+    rows = [
+        row._replace(start_s=max(row.start_s, reading.start_s)) if part.bracketed else row
+        for part in working.values()
+        for row in part.intervals
+    ]
     untimed = [part.reason for part in working.values() if part.untimed]
     known = rows and not untimed and not working.keys() & set(silent)
     columns = Intervals(rows) if known else None
+    brackets = [part.reason for part in working.values() if part.bracketed and not part.untimed]
     blocked_s = covered_s(waits, reading.start_s, reading.stop_s) / number
     sample = Sample(
         naive_s=naive_s,
         wall_s=(reading.end_s - reading.start_s) / number,
         host_s=None if working.keys() & set(blind) else naive_s - blocked_s,
         device_s=(columns.span_s() or 0.0) / number if columns else None,
-        device_busy_s=columns.busy_s() / number if columns else None,
+        device_busy_s=columns.busy_s() / number if columns and not brackets else None,
         wait_s=wait_s,
         launches=_launches(working.values(), number),
         compiles=sum(part.compiles for part in working.values()),
@@ -81,7 +86,7 @@ def decompose(
         frozenset(working),
         _transfers(rows),
         _spans(reading, rows, waits),
-        tuple(f"no device time: {reason}" for reason in untimed),
+        (*(f"no device time: {reason}" for reason in untimed), *(brackets if columns else ())),
     )
 
 

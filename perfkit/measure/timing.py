@@ -279,6 +279,7 @@ class Measurement:
                 yield
             stop_s = now()
             if self._watched and self._plan.synchronize:
+                self._close_body()
                 self._drain()
             end_s = now() if self._watched else stop_s
         except BaseException:
@@ -311,6 +312,10 @@ class Measurement:
         for _, trace in self._watched.values():
             trace.clear()
 
+    def _close_body(self) -> None:
+        for _, trace in self._watched.values():
+            trace.close_body()
+
     def _watch(self) -> None:
         """Open a trace on every runtime that is there now, and see what an idle drain costs."""
         for device in self._find_devices(self._plan.backends):
@@ -337,6 +342,14 @@ class Measurement:
         """Runtimes that worked. Where a runtime gives only signs of work, a rare one is noise."""
         least = RARE * self._seen_runs
         return tuple(sorted(name for name, runs in self._worked.items() if runs >= least))
+
+    def _overlooked(self) -> list[str]:
+        """What idle runtimes might have done unseen, so that nobody takes silence for idleness."""
+        return [
+            f"{name}: work that the body itself waited for would not be seen"
+            for name, (device, _) in self._watched.items()
+            if name not in self._worked and not (device.sees_commands or device.sees_waits)
+        ]
 
     def _values(self) -> list[float]:
         return [_seconds(run) for run in self._kept]
@@ -366,7 +379,7 @@ class Measurement:
             backends=self._backends() or ("host",),
             transfers=typical_transfers(seen),
             spans=seen[-1].spans,
-            notes=tuple(self._notes),
+            notes=(*self._notes, *self._overlooked()),
             stopped=self._stopped,
             machine=machine(),
             quality=self._quality(values, findings.words),

@@ -91,7 +91,7 @@ def _axis(end_s: float, step_s: float) -> str:
 def _round_step(end_s: float) -> float:
     """A step of 1, 2 or 5 times a power of ten that gives at most seven ticks."""
     power = 10.0 ** math.floor(math.log10(end_s))
-    return next(power * f for f in (0.1, 0.2, 0.5, 1.0) if end_s / (power * f) <= 6)
+    return next(power * f for f in (0.1, 0.2, 0.5, 1.0, 2.0) if end_s / (power * f) <= 6)
 
 
 def _legend(kinds: Sequence[str]) -> str:
