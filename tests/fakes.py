@@ -53,6 +53,12 @@ class FakeDevice:
         self.end_s = start_s + seconds
         self.rows.append(Interval(start_s, self.end_s, "fake lane", kind, "work", nbytes))
 
+    def owns(self, obj):
+        return False
+
+    def memory(self):
+        return None
+
     def wait(self):
         """Wait for it as a body would."""
         start_s = self.clock.now()

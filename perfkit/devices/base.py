@@ -14,7 +14,18 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from perfkit.intervals import Interval
 
-__all__ = ["Clock", "Device", "Flush", "Lane", "Mark", "Memory", "Probe", "Seen", "Trace"]
+__all__ = [
+    "Clock",
+    "Device",
+    "Flush",
+    "Lane",
+    "Mark",
+    "Memory",
+    "Probe",
+    "Profiler",
+    "Seen",
+    "Trace",
+]
 
 Clock = Callable[[], float]
 
@@ -104,18 +115,27 @@ class Trace(Protocol):
         """Lanes that were given work while the trace was open and are not among `known`."""
 
 
+class Profiler(Protocol):
+    """What a runtime with `has_profile` has besides."""
+
+    def profile(self, clock: Clock) -> AbstractContextManager[list[Interval]]:
+        """Run the runtime's profiler. The list is filled when it has stopped."""
+
+
 class Device(Protocol):
     """A runtime. Capability flags steer the report; nothing asks for the adapter's type.
 
     `name`: the word for `--backend`. `asynchronous`: calls return before the work ends.
     `has_events`: marks have times. `sees_commands`: a trace knows each command with its start
-    and end. `sees_waits`: blocking calls are seen.
+    and end. `sees_waits`: blocking calls are seen. `has_profile`: it is a Profiler too, which
+    knows start and end where a trace does not.
     """
 
     name: str
     has_events: bool
     sees_commands: bool
     sees_waits: bool
+    has_profile: bool
 
     @property
     def asynchronous(self) -> bool:

@@ -54,6 +54,7 @@ class HostDevice:
     asynchronous = False
     has_events = sees_commands = False
     sees_waits = True
+    has_profile = False
 
     def probe(self) -> Probe:
         """Always there."""

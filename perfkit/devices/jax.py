@@ -40,7 +40,9 @@ class JaxDevice:
     name = "jax"
     asynchronous = True
     has_events = sees_commands = False
-    sees_waits = True
+    # NumPy reads an array of the processor's through its buffer, which no hook sees.
+    sees_waits = False
+    has_profile = True
 
     def __init__(self) -> None:
         self._barriers: list[tuple[Any, Any]] = []

@@ -37,6 +37,7 @@ class OpenCLDevice:
     asynchronous = True
     has_events = sees_commands = True
     sees_waits = True
+    has_profile = False
 
     def probe(self) -> Probe:
         """Is pyopencl imported, and which devices have a queue."""

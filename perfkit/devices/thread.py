@@ -260,6 +260,7 @@ class ThreadDevice:
     asynchronous = True
     has_events = sees_commands = True
     sees_waits = True
+    has_profile = False
 
     def probe(self) -> Probe:
         """Always there; `devices` names those that have streams."""

@@ -31,6 +31,7 @@ OPTIONS = (
     options.NAME,
     options.BACKEND,
     options.COLD,
+    options.TRACE,
     NO_SYNC,
 )
 
@@ -60,6 +61,7 @@ def begin(
         backends=asked["backend"],
         cold=asked["cold"],
         synchronize=not asked["no_sync"],
+        trace=asked["trace"],
     ).checked()
     devices_in_use(plan.backends)
     if setup:
@@ -73,7 +75,9 @@ def begin(
         if timing is not None:
             _deliver(shell, timing, asked)
 
-    measurement = Measurement(plan, clock, label=label, between=muted.start, done=done)
+    measurement = Measurement(
+        plan, clock, label=label, between=muted.start, done=done, names=shell.user_ns
+    )
     return measurement.runs()
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "OUTPUT",
     "QUIET",
     "REPEAT",
+    "TRACE",
     "WARMUP",
     "Option",
     "flags_of",
@@ -166,4 +167,7 @@ OUTPUT = Option(("-o", "--output"), "bind the record to this name", _identifier,
 QUIET = Option(("-q", "--quiet"), "show no report")
 NAME = Option(("--name",), "keep the record in the ledger under this name", _text, "NAME")
 BACKEND = Option(("--backend",), "watch only these runtimes", _names, "A,B")
+TRACE = Option(
+    ("--trace",), "one run more, under the profiler of a runtime that has no events (JAX)"
+)
 COLD = Option(("--cold",), "displace the caches before every sample")

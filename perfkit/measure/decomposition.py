@@ -13,12 +13,14 @@ from perfkit.records.timing import Direction, Sample, Span, Transfer
 __all__ = ["Reading", "Run", "decompose", "typical_transfers"]
 
 MOST_SPANS = 400
+UNSEEN = 0.1
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 class Reading(NamedTuple):
-    """The clock around one sample: body begun, body returned, devices drained; and how long the
-    thread stood ready without a core, None if the kernel does not tell.
+    """The clock around one sample: body begun, body returned, devices drained; how long the
+    thread stood ready without a core, None if the kernel does not tell; and the processor time
+    that it used in the body.
     """
 
     start_s: float
@@ -26,6 +28,7 @@ class Reading(NamedTuple):
     end_s: float
     wait_s: float | None
     number: int = 1
+    cpu_s: float | None = None
 
 
 class Run(NamedTuple):
@@ -46,8 +49,8 @@ def decompose(
 ) -> Run:
     """One run from the clock's reading and what each runtime's trace saw.
 
-    `blind` names the runtimes whose blocking calls are not seen, `silent` those that do not tell
-    when their work started and ended.
+    `blind` names the runtimes of whose blocking calls some are not seen, `silent` those that do
+    not tell when their work started and ended.
     """
     number = reading.number
     naive_s = (reading.stop_s - reading.start_s) / number
@@ -69,11 +72,12 @@ def decompose(
     known = rows and not untimed and not working.keys() & set(silent)
     columns = Intervals(rows) if known else None
     brackets = [part.reason for part in working.values() if part.bracketed and not part.untimed]
-    blocked_s = covered_s(waits, reading.start_s, reading.stop_s) / number
+    blocked_s = covered_s(waits, reading.start_s, reading.stop_s)
+    is_blind = working.keys() & set(blind) and _slept_unseen(reading, blocked_s)
     sample = Sample(
         naive_s=naive_s,
         wall_s=(reading.end_s - reading.start_s) / number,
-        host_s=None if working.keys() & set(blind) else naive_s - blocked_s,
+        host_s=None if is_blind else naive_s - blocked_s / number,
         device_s=(columns.span_s() or 0.0) / number if columns else None,
         device_busy_s=columns.busy_s() / number if columns and not brackets else None,
         wait_s=wait_s,
@@ -88,6 +92,16 @@ def decompose(
         _spans(reading, rows, waits),
         (*(f"no device time: {reason}" for reason in untimed), *(brackets if columns else ())),
     )
+
+
+def _slept_unseen(reading: Reading, blocked_s: float) -> bool:
+    """Was the thread off the processor for longer than the waits that were seen? Then it slept,
+    or waited for a device where nobody could see it: which of the two is not known.
+    """
+    if reading.cpu_s is None or reading.wait_s is None:
+        return True
+    body_s = reading.stop_s - reading.start_s
+    return body_s - reading.cpu_s - reading.wait_s - blocked_s > UNSEEN * body_s
 
 
 def _launches(parts: Iterable[Seen], number: int) -> int | None:

@@ -13,6 +13,7 @@ __all__ = ["Plan"]
 class Plan(NamedTuple):
     """`repeat` samples (1: run once), `warmup` runs before them (None: by time), inside
     `budget_s` seconds. `backends`: watch only these. `synchronize=False` drains nothing.
+    `trace`: one run more, under the profiler of each runtime that has one.
     """
 
     repeat: int | Literal["auto"] = 1
@@ -21,6 +22,7 @@ class Plan(NamedTuple):
     backends: tuple[str, ...] | None = None
     cold: bool = False
     synchronize: bool = True
+    trace: bool = False
 
     def checked(self) -> Plan:
         """This plan. Raises UsageError in one line where it makes no sense."""

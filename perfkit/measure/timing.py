@@ -9,19 +9,20 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import repeat as repeated
 from statistics import median
-from typing import Literal
+from typing import Literal, cast
 
-from perfkit.devices.base import Device, Lane, Trace
+from perfkit.devices.base import Device, Lane, Profiler, Seen, Trace
 from perfkit.devices.detect import devices_in_use
 from perfkit.devices.host import flush_host_cache
 from perfkit.errors import UsageError
 from perfkit.measure import statistics
 from perfkit.measure.clock import Clock, HostClock
 from perfkit.measure.decomposition import Reading, Run, decompose, typical_transfers
+from perfkit.measure.memory import Held, MemoryMeter
 from perfkit.measure.plan import Plan
 from perfkit.records.base import Quality, keep_last
 from perfkit.records.timing import DISTURBED, Sample, Timing, is_disturbed
@@ -88,21 +89,27 @@ class Measurement:
         find_devices: Callable[[Sequence[str] | None], Sequence[Device]] = devices_in_use,
         between: Callable[[], None] = lambda: None,
         done: Callable[[Timing | None], None] = lambda _: None,
+        names: Mapping[str, object] | None = None,
     ) -> None:
         """`between` is called before every run but the first, outside the timed region; `done`
-        once, when `runs` has ended, with the timing, or None if not even one run began.
+        once, when `runs` has ended, with the timing, or None if not even one run began. `names`:
+        where to look for what keeps device memory alive.
         """
         self.timing: Timing | None = None
         self._plan, self._clock, self._label = plan, clock, label
         self._find_devices, self._between, self._done = find_devices, between, done
+        self._names = names or {}
+        self._held = Held()
         self._traces = ExitStack()
         self._watched: dict[str, tuple[Device, Trace]] = {}
         self._lanes: dict[str, Sequence[Lane]] = {}
         self._first: Run | None = None
         self._kept: list[Run] = []
+        self._traced: Run | None = None
         self._runs, self._number = 0, 1
         self._worked: Counter[str] = Counter()
         self._seen_runs = 0
+        self._seen: dict[str, Seen] = {}
         self._notes: dict[str, None] = {}
         self._settled, self._single_thread = True, False
         self._collections = 0
@@ -124,6 +131,8 @@ class Measurement:
                 yield from self._choose_number((yield from self._warm_up()))
                 self._collections = _collections()
                 yield from self._sample()
+            if self._plan.trace:
+                yield from self._trace_one_run()
             self._where = ""
         finally:
             self._collections = _collections() - self._collections
@@ -140,7 +149,10 @@ class Measurement:
 
     def _first_call(self) -> Runs:
         __tracebackhide__ = True
+        meter = MemoryMeter([device for device, _ in self._watched.values()], self._names)
         self._first = yield from self._run(1)
+        if self._plan.synchronize:
+            self._held = meter.read()
         if self._plan.repeat == 1:
             self._kept.append(self._first)
         for device in self._find_devices(self._plan.backends):
@@ -260,6 +272,29 @@ class Measurement:
             self._runs += number * begun
             self._kept += [Run(Sample(naive_s=s, wall_s=s, host_s=s)) for s in walls]
 
+    def _trace_one_run(self) -> Runs:
+        """One run more, under the profilers of the runtimes that have one."""
+        __tracebackhide__ = True
+        self._where = "the traced run"
+        profiled = [device for device, _ in self._watched.values() if device.has_profile]
+        if not profiled:
+            self._note("--trace: no runtime in use has a profiler that perfkit can run")
+            return
+        with ExitStack() as stack:
+            rows = {
+                device.name: stack.enter_context(cast(Profiler, device).profile(self._clock.now))
+                for device in profiled
+            }
+            yield from self._run(1)
+        seen = {
+            name: part._replace(intervals=tuple(rows.get(name, part.intervals)))
+            for name, part in self._seen.items()
+        }
+        silent = [n for n, (device, _) in self._watched.items() if not device.has_events]
+        self._traced = decompose(
+            self._reading, seen, self._blind(), [name for name in silent if not rows.get(name)]
+        )
+
     # -- one sample ----------------------------------------------------------------------------
 
     def _run(self, number: int) -> Generator[None, None, Run]:
@@ -271,7 +306,7 @@ class Measurement:
         if self._watched or self._plan.cold:
             self._prepare()
         self._runs += number
-        clock.thread_cpu()
+        cpu_s = clock.thread_cpu()
         waited_s = clock.waited()
         start_s = now()
         try:
@@ -279,6 +314,7 @@ class Measurement:
                 yield
             stop_s = now()
             if self._watched and self._plan.synchronize:
+                cpu_s = clock.thread_cpu() - cpu_s
                 self._close_body()
                 self._drain()
             end_s = now() if self._watched else stop_s
@@ -290,15 +326,19 @@ class Measurement:
         if not self._plan.synchronize:
             self._pending = sum(trace.pending() for _, trace in self._watched.values())
             return Run(Sample(naive_s=(stop_s - start_s) / number))
-        run = decompose(
-            Reading(start_s, stop_s, end_s, _less(clock.waited(), waited_s), number),
-            {name: trace.take() for name, (_, trace) in self._watched.items()},
-            blind=(name for name, (device, _) in self._watched.items() if not device.sees_waits),
-            silent=(name for name, (device, _) in self._watched.items() if not device.has_events),
-        )
+        wait_s = _less(clock.waited(), waited_s)
+        self._reading = Reading(start_s, stop_s, end_s, wait_s, number, cpu_s)
+        if not self._watched:
+            return decompose(self._reading, {})
+        self._seen = {name: trace.take() for name, (_, trace) in self._watched.items()}
+        silent = [n for n, (device, _) in self._watched.items() if not device.has_events]
+        run = decompose(self._reading, self._seen, self._blind(), silent)
         self._worked.update(run.worked)
         self._seen_runs += 1
         return run
+
+    def _blind(self) -> list[str]:
+        return [name for name, (device, _) in self._watched.items() if not device.sees_waits]
 
     def _prepare(self) -> None:
         """Leave nothing over from before, on the devices, in the traces or in the caches."""
@@ -369,6 +409,7 @@ class Measurement:
             synchronized=self._plan.synchronize,
             first=first.sample,
             samples=tuple(run.sample for run in self._kept),
+            traced=self._traced and self._traced.sample,
             number=self._number,
             runs=self._runs,
             trimmed=findings.trimmed,
@@ -378,7 +419,11 @@ class Measurement:
             pending=self._pending,
             backends=self._backends() or ("host",),
             transfers=typical_transfers(seen),
-            spans=seen[-1].spans,
+            spans=(self._traced or seen[-1]).spans,
+            device_peak_bytes=self._held.device_peak_bytes,
+            device_retained_bytes=self._held.device_retained_bytes,
+            host_peak_bytes=self._held.host_peak_bytes,
+            kept=self._held.kept,
             notes=(*self._notes, *self._overlooked()),
             stopped=self._stopped,
             machine=machine(),

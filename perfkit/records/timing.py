@@ -100,6 +100,10 @@ class Timing(Record, frozen=True, kw_only=True):
     `number`: runs in each sample. `runs`: how often the body ran in all.
     `trimmed`: samples at the front that still belonged to the warm-up; medians leave them out.
     `collections`: garbage collections while sampling. `drain_s`: cost of draining idle runtimes.
+    `traced`: one run under a runtime's profiler, whose device times stand in where samples have
+    none. `device_peak_bytes`, `device_retained_bytes`, `host_peak_bytes`: memory of the first call:
+    the highest device use, what stayed on the device, how far the process grew meanwhile. `kept`:
+    names that hold what stayed.
     `pending`: commands that had not ended when an unsynchronised stopwatch stopped.
     `stopped`: why it ended early, or empty.
     """
@@ -112,6 +116,7 @@ class Timing(Record, frozen=True, kw_only=True):
     synchronized: bool = True
     first: Sample
     samples: tuple[Sample, ...] = ()
+    traced: Sample | None = None
     number: Count = 1
     runs: Count = 1
     trimmed: Count = 0
@@ -122,6 +127,10 @@ class Timing(Record, frozen=True, kw_only=True):
     backends: tuple[str, ...] = ("host",)
     transfers: tuple[Transfer, ...] = ()
     spans: tuple[Span, ...] = ()
+    device_peak_bytes: Bytes | None = None
+    device_retained_bytes: int | None = None
+    host_peak_bytes: Bytes | None = None
+    kept: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     stopped: str = ""
     machine: Machine
@@ -150,12 +159,14 @@ class Timing(Record, frozen=True, kw_only=True):
     @property
     def device_s(self) -> float | None:
         """From the first start to the last end of the device's work."""
-        return self._median(lambda sample: sample.device_s)
+        known = self._median(lambda sample: sample.device_s)
+        return self.traced.device_s if known is None and self.traced else known
 
     @property
     def device_busy_s(self) -> float | None:
         """Time in which at least one lane was busy: overlap counts once."""
-        return self._median(lambda sample: sample.device_busy_s)
+        known = self._median(lambda sample: sample.device_busy_s)
+        return self.traced.device_busy_s if known is None and self.traced else known
 
     @property
     def idle_s(self) -> float | None:
@@ -163,6 +174,14 @@ class Timing(Record, frozen=True, kw_only=True):
         if self.device_s is None or self.device_busy_s is None:
             return None
         return max(0.0, self.device_s - self.device_busy_s)
+
+    @property
+    def busy_share(self) -> float | None:
+        """Share of the wall time in which the device was busy, both from the same runs."""
+        busy_s, wall_s = self._median(lambda sample: sample.device_busy_s), self.wall_s
+        if busy_s is None and self.traced:
+            busy_s, wall_s = self.traced.device_busy_s, self.traced.wall_s
+        return busy_s / wall_s if busy_s is not None and wall_s else None
 
     @property
     def launches(self) -> int | None:
@@ -199,9 +218,9 @@ class Timing(Record, frozen=True, kw_only=True):
             return None
         if self.backends == ("host",):
             return "synchronous"
-        if self.device_busy_s is None or not self.wall_s:
+        busy = self.busy_share
+        if busy is None or self.device_busy_s is None:
             return None
-        busy = self.device_busy_s / self.wall_s
         if busy >= THRESHOLDS.device_busy:
             crossing = sum(copy.seconds for copy in self.transfers if copy.direction != "d2d")
             return "transfer" if crossing >= THRESHOLDS.copying * self.device_busy_s else "device"

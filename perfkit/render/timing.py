@@ -25,6 +25,7 @@ _DERIVED = (
     "idle_s",
     "verdict",
 )
+WORTH_A_ROW = 2**20
 DIRECTIONS = {"h2d": "to device", "d2h": "to host", "d2d": "on device"}
 
 
@@ -96,8 +97,10 @@ def _rows(timing: Timing) -> list[Row]:
     if timing.compile_s:
         rows.append(Row("compile", _seconds(timing.compile_s), "part of the first call"))
     if timing.backends == ("host",):
-        return [*rows, Row("device", units.NOT_AVAILABLE, "nothing was given to a device")]
-    return [*rows, *_device_rows(timing)]
+        rows.append(Row("device", units.NOT_AVAILABLE, "nothing was given to a device"))
+    else:
+        rows += _device_rows(timing)
+    return [*rows, *_memory_rows(timing)]
 
 
 def _spread(timing: Timing) -> str:
@@ -131,6 +134,25 @@ def _device_rows(timing: Timing) -> list[Row]:
     ]
 
 
+def _memory_rows(timing: Timing) -> list[Row]:
+    """Memory of the first call, where it is worth a row: a mebibyte or more."""
+    kept = f", by {', '.join(map(_spoken, timing.kept))}" if timing.kept else ""
+    found = (
+        ("host peak", timing.host_peak_bytes, "the process grew so far in the first call"),
+        ("device peak", timing.device_peak_bytes, "the highest use of device memory"),
+        ("retained", timing.device_retained_bytes, f"kept on the device{kept}"),
+    )
+    return [
+        Row(name, MASK if is_stable() else units.capacity(nbytes), note)
+        for name, nbytes, note in found
+        if nbytes is not None and abs(nbytes) >= WORTH_A_ROW
+    ]
+
+
+def _spoken(name: str) -> str:
+    return "the cell's value" if name.startswith("__perfkit") else name
+
+
 def _transfer_rows(timing: Timing) -> list[Row]:
     return [_transfer_row(copy) for copy in timing.transfers]
 
@@ -160,9 +182,7 @@ def _transfer_row(copy: Transfer) -> Row:
 def _busy(timing: Timing) -> str:
     if is_stable():
         return MASK
-    if timing.device_busy_s is None or not timing.wall_s:
-        return units.NOT_AVAILABLE
-    return units.share(timing.device_busy_s / timing.wall_s)
+    return units.share(timing.busy_share)
 
 
 def _remarks(timing: Timing) -> list[str]:
@@ -170,6 +190,8 @@ def _remarks(timing: Timing) -> list[str]:
     if is_stable():
         return [f"backends: {', '.join(timing.backends)}"]
     remarks = [f"note: {note}" for note in timing.notes]
+    if timing.traced and timing.traced.device_s is not None:
+        remarks.append("note: device times come from one run more, under the runtime's profiler")
     if timing.recompiles:
         times = units.count(timing.recompiles, "time")
         remarks.append(f"suspect: compiled {times} while sampling; do shapes or constants change?")

@@ -26,7 +26,7 @@ def test_dockerfile(checkout, tmp_path, monkeypatch):
         "RUN ./binder/postBuild",
         'ENV R2D_ENTRYPOINT="${REPO_DIR}/binder/start"',
     ]
-    places = [(done.stdout + done.stderr).find(step) for step in steps]
+    places = [(done.stderr + done.stdout).find(step) for step in steps]
     assert -1 not in places and places == sorted(places)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def wheel_names(checkout, tmp_path_factory):
-    """The names in a wheel that was built from a source distribution's folder."""
+    """The names in the wheel that pip builds from the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     words = ["pip", "wheel", "--quiet", "--no-deps", "-w", folder, "."]
     subprocess.run([sys.executable, "-m", *words], cwd=checkout, check=True, timeout=300)
