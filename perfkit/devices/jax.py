@@ -22,16 +22,14 @@ from perfkit.devices.host import flush_host_cache
 from perfkit.errors import DeviceError, NotSupportedHere
 from perfkit.intervals import Interval
 from perfkit.optional import loaded, require
-from perfkit.system.noise import RunQueueWait
 
 __all__ = ["JaxDevice"]
 
 COMPILE = "/jax/core/compile/"
 """Prefix of the durations that JAX reports when it traces, lowers and compiles."""
 BACKEND_COMPILE = COMPILE + "backend_compile_duration"
-LONG_DRAIN, LONG_DRAIN_S = 5, 100e-6
-"""A drain had work to wait for if it was blocked for so many times as long as on an idle device,
-and for so many seconds; shorter work JAX does inside the call."""
+IDLE_S = 100e-6
+"""An idle accelerator has done a tiny operation by then. An idle processor does it in the call."""
 
 
 class JaxDevice:
@@ -46,9 +44,7 @@ class JaxDevice:
 
     def __init__(self) -> None:
         self._barriers: list[tuple[Any, Any]] = []
-        self._idle_drain_s = float("inf")
-        self.waited_long = self.draining = False
-        self.meter: RunQueueWait | None = None
+        self.draining = False
 
     def probe(self) -> Probe:
         """Is JAX imported, and are its devices there already."""
@@ -74,7 +70,6 @@ class JaxDevice:
         if jax is None or not _has_backends():
             return
         self.draining = True
-        start_s = time.perf_counter() - self._preempted_s()
         try:
             jax.block_until_ready(jax.live_arrays())
             for barrier, value in self._make_barriers(jax):
@@ -83,13 +78,16 @@ class JaxDevice:
             raise DeviceError(f"jax: waiting for the device failed: {error}") from error
         finally:
             self.draining = False
-        drain_s = time.perf_counter() - self._preempted_s() - start_s
-        self.waited_long = drain_s > max(LONG_DRAIN * self._idle_drain_s, LONG_DRAIN_S)
-        self._idle_drain_s = min(self._idle_drain_s, drain_s)
 
-    def _preempted_s(self) -> float:
-        """How long this thread has stood without a core, which is not waiting for the device."""
-        return (self.meter and self.meter.read_s()) or 0.0
+    def is_behind(self) -> bool:
+        """Has a device work left? Told by a tiny operation behind it, without waiting for it."""
+        results = [barrier(value) for barrier, value in self._barriers]
+        platforms = {device.platform for result in results for device in result.devices()}
+        give_up_s = time.perf_counter() + (IDLE_S if platforms - {"cpu"} else 0.0)
+        while not all(result.is_ready() for result in results):
+            if time.perf_counter() >= give_up_s:
+                return True
+        return False
 
     def _make_barriers(self, jax: Any) -> list[tuple[Any, Any]]:
         devices = jax.local_devices()
@@ -179,8 +177,6 @@ class _JaxTrace:
             self._replace(stack, array, "_value", property(self._waiting(value.fget)))
             batched = core.batched_block_until_ready
             self._replace(stack, core, "batched_block_until_ready", self._waiting(batched))
-            self._device.meter = RunQueueWait()
-            stack.callback(self._device.meter.close)
             self._stack = stack.pop_all()
         return self
 
@@ -217,13 +213,13 @@ class _JaxTrace:
     def clear(self) -> None:
         self._waits: list[tuple[float, float]] = []
         self._compiles, self._compile_s = 0, 0.0
-        self._device.waited_long = False
+        self._was_behind = False
         self._known = {id(array): weakref.ref(array) for array in _live_arrays()}
 
     def take(self) -> Seen:
         waits, compiles, compile_s = self._waits, self._compiles, self._compile_s
         # A call of a compiled function leaves no trace of its own, but what it did does.
-        worked = bool(waits or compiles or self._device.waited_long or self._has_new_arrays())
+        worked = bool(waits or compiles or self._was_behind or self._has_new_arrays())
         self.clear()
         return Seen(
             waits=tuple(waits),
@@ -242,7 +238,7 @@ class _JaxTrace:
         return sum(not array.is_ready() for array in _live_arrays())
 
     def close_body(self) -> None:
-        """Nothing to record."""
+        self._was_behind = self._device.is_behind()
 
     def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
         return ()

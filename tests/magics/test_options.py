@@ -18,6 +18,7 @@ DEFAULTS = {
     "backend": None,
     "cold": False,
     "no_sync": False,
+    "trace": False,
 }
 
 
