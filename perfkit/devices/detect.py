@@ -27,6 +27,8 @@ BACKENDS = {
     "thread": _Backend("perfkit.devices.thread", "perfkit.devices.thread", "ThreadDevice"),
     "opencl": _Backend("pyopencl", "perfkit.devices.opencl", "OpenCLDevice"),
     "jax": _Backend("jax", "perfkit.devices.jax", "JaxDevice"),
+    "cupy": _Backend("cupy", "perfkit.devices.cupy", "CuPyDevice"),
+    "torch": _Backend("torch", "perfkit.devices.torch", "TorchDevice"),
 }
 _made: dict[str, Device] = {}
 

@@ -29,7 +29,7 @@ class TorchDevice:
 
     name = "torch"
     has_events = True
-    sees_commands = sees_waits = False
+    sees_commands = sees_waits = has_profile = False
 
     def __init__(self) -> None:
         self.open_traces: list[BracketTrace] = []
@@ -79,7 +79,11 @@ class TorchDevice:
         if not self.asynchronous:
             return []
         numbers = range(_accelerator().device_count())
-        return [n for n in numbers if _kind() != "cuda" or has_context(n)]
+        if _kind() != "cuda":
+            return numbers
+        # torch's own knows ROCm too.
+        is_set_up = getattr(_torch()._C, "_cuda_hasPrimaryContext", has_context)
+        return [number for number in numbers if is_set_up(number)]
 
     def lanes(self) -> Sequence[Lane]:
         """The current stream of each device, and others that the garbage collector knows."""

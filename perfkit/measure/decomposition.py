@@ -73,7 +73,9 @@ def decompose(
     columns = Intervals(rows) if known else None
     brackets = [part.reason for part in working.values() if part.bracketed and not part.untimed]
     blocked_s = covered_s(waits, reading.start_s, reading.stop_s)
-    is_blind = working.keys() & set(blind) and _slept_unseen(reading, blocked_s)
+    # CUDA's waits spin on the processor: a thread that waits for a bracketed device does not sleep.
+    spins = any(part.bracketed for part in working.values())
+    is_blind = working.keys() & set(blind) and (spins or _slept_unseen(reading, blocked_s))
     sample = Sample(
         naive_s=naive_s,
         wall_s=(reading.end_s - reading.start_s) / number,

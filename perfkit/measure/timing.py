@@ -388,7 +388,7 @@ class Measurement:
         return [
             f"{name}: work that the body itself waited for would not be seen"
             for name, (device, _) in self._watched.items()
-            if name not in self._worked and not (device.sees_commands or device.sees_waits)
+            if name not in self._worked and device.has_events and not device.sees_commands
         ]
 
     def _values(self) -> list[float]:

@@ -5,23 +5,41 @@ A driver makes lanes and gives them work of a wanted duration; the adapter under
 milliseconds.
 """
 
+import sys
 import time
 from functools import cached_property
 
 import pytest
+from devices.cuda_drivers import CuPyDriver, RealCuPyDriver, TorchDriver
+from devices.cupy_stub import CuPyStub
 
 from perfkit.devices import thread as thread_module
 from perfkit.devices.base import Lane, Mark
+from perfkit.devices.cupy import CuPyDevice
 from perfkit.devices.host import HostDevice
 from perfkit.devices.opencl import OpenCLDevice
 from perfkit.devices.thread import Event, Stream, ThreadDevice
+from perfkit.devices.torch import TorchDevice
 
-ADAPTERS = ("host", "thread", "opencl")
-ASYNCHRONOUS = ("thread", "opencl")
+KINDS = {
+    "host": HostDevice,
+    "thread": ThreadDevice,
+    "opencl": OpenCLDevice,
+    "cupy": CuPyDevice,
+    "cupy_gpu": CuPyDevice,
+    "torch_gpu": TorchDevice,
+}
+ADAPTERS = [
+    pytest.param(name, marks=pytest.mark.gpu) if name.endswith("_gpu") else name for name in KINDS
+]
+ASYNCHRONOUS = ADAPTERS[1:]
+SEES_COMMANDS = [name for name, kind in KINDS.items() if kind.sees_commands and name != "host"]
 
 
 class HostDriver:
     """The processor: nothing is asynchronous, so there are no lanes to drive."""
+
+    no_graph = "no graphs"
 
     def __init__(self):
         self.device = HostDevice()
@@ -31,6 +49,12 @@ class HostDriver:
 
         return [np.zeros(3), np.float64(1)]
 
+    def uncapturable(self):
+        """Anything."""
+
+    def hide_cache(self, monkeypatch):
+        hide_host_cache(monkeypatch)
+
     def close(self):
         return None
 
@@ -38,9 +62,17 @@ class HostDriver:
 class ThreadDriver:
     """Streams of the thread device. Work sleeps, so that it needs no core."""
 
+    no_graph = "no graphs"
+
     def __init__(self):
         self.device = ThreadDevice()
         self.streams = []
+
+    def uncapturable(self):
+        """Anything."""
+
+    def hide_cache(self, monkeypatch):
+        hide_host_cache(monkeypatch)
 
     def stream(self, device="thread0"):
         self.streams.append(Stream(device=device))
@@ -93,6 +125,14 @@ class OpenCLDriver:
         out[0] = x;
     }
     """
+
+    no_graph = "no graphs"
+
+    def uncapturable(self):
+        """Anything."""
+
+    def hide_cache(self, monkeypatch):
+        hide_host_cache(monkeypatch)
 
     def __init__(self):
         import pyopencl as cl
@@ -191,6 +231,10 @@ def is_class(value):
     return isinstance(value, type)
 
 
+def hide_host_cache(monkeypatch):
+    monkeypatch.setattr("perfkit.devices.host.last_level_cache_bytes", lambda: None)
+
+
 @pytest.fixture(scope="session")
 def opencl_driver():
     cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
@@ -219,6 +263,45 @@ def host():
     return HostDriver()
 
 
+@pytest.fixture
+def install_cupy(monkeypatch):
+    """Put a stub where `import cupy` would be; on its machine device contexts are asked for."""
+
+    def install(stub):
+        monkeypatch.setitem(sys.modules, "cupy", stub)
+        monkeypatch.setattr("perfkit.devices.cupy.has_context", stub.has_context)
+        return stub
+
+    return install
+
+
+@pytest.fixture
+def cupy(install_cupy):
+    driver = CuPyDriver(install_cupy(CuPyStub()))
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="session")
+def cupy_gpu():
+    try:
+        import cupy as real
+    except ImportError as error:
+        pytest.skip(f"no CuPy here: {error}")
+    probe = CuPyDevice().probe()
+    if not probe.available:
+        pytest.skip(probe.reason)
+    return RealCuPyDriver(real)
+
+
+@pytest.fixture(scope="session")
+def torch_gpu():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip(TorchDevice().probe().reason)
+    return TorchDriver(torch)
+
+
 @pytest.fixture(params=ADAPTERS)
 def adapter(request):
     """A driver of each adapter, the synchronous one too."""
@@ -232,7 +315,13 @@ def driver(request):
 
 
 @pytest.fixture
-def trace(driver):
+def lane(driver):
+    """A lane that is there before the trace is opened, as a measurement finds it."""
+    return driver.lane()
+
+
+@pytest.fixture
+def trace(driver, lane):
     """An open trace of the driver's runtime on the host's clock."""
     with driver.device.trace(time.perf_counter) as open_trace:
         yield open_trace

@@ -55,7 +55,9 @@ def test_import_in_body_is_noted():
 
 def test_imported_runtimes_are_in_use(opencl):
     """Imported asynchronous runtimes are watched; the host needs no watching."""
-    assert {device.name for device in devices_in_use()} == {"thread", "opencl"}
+    names = {device.name for device in devices_in_use()}
+    # Other tests of this process may have imported JAX, and torch, which is synchronous here.
+    assert {"thread", "opencl"} <= names <= {"thread", "opencl", "jax"}
     assert all(device.asynchronous for device in devices_in_use())
 
 
