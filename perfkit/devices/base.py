@@ -18,6 +18,7 @@ __all__ = [
     "Clock",
     "Device",
     "Flush",
+    "Graph",
     "Lane",
     "Mark",
     "Memory",
@@ -65,6 +66,12 @@ class Flush(NamedTuple):
 
     nbytes: int
     cache_bytes: int
+
+
+class Graph:
+    """Captured work. `replay` gives all of it to the device in one call."""
+
+    replay: Callable[[], None]
 
 
 class Seen(NamedTuple):
@@ -173,5 +180,7 @@ class Device(Protocol):
     def flush_cache(self) -> Flush:
         """Displace what the cache nearest to memory holds. Raises NotSupportedHere."""
 
-    def capture(self, fn: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
-        """A graph of the work of `fn` to be replayed. Raises NotSupportedHere."""
+    def capture(self) -> AbstractContextManager[Graph]:
+        """Capture what is launched inside, instead of running it; the graph can be replayed
+        afterwards. Raises NotSupportedHere where there are no graphs, or the work fits into none.
+        """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from perfkit.devices.base import Clock, Flush, Lane, Mark, Memory, Probe
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe
 from perfkit.devices.brackets import BracketTrace, Place
 from perfkit.devices.cuda import has_context
 from perfkit.errors import DeviceError, NotSupportedHere
@@ -247,39 +247,35 @@ class CuPyDevice:
         return max(flushes)
 
     @contextmanager
-    def capture(self, fn: Callable[[], object]) -> Iterator[Callable[[], None]]:
-        """A graph of what `fn` gives to the current stream. Raises NotSupportedHere with the reason
-        where `fn` does what no graph can hold: waiting, new device memory.
+    def capture(self) -> Iterator[Graph]:
+        """A graph of what is given to the current stream. Raises NotSupportedHere with the reason
+        where that is what no graph can hold: waiting, new device memory.
         """
         if not self.in_use():
             raise NotSupportedHere("no graph: no device is set up yet, run the body once first")
-        cuda = _cuda()
+        cuda, graph = _cuda(), Graph()
         stream, allocations = cuda.Stream(non_blocking=True), self._allocations
         with stream, self._allocation_hook(cuda.MemoryHook):
-            graph = _captured(stream, fn)
+            stream.begin_capture()
+            try:
+                yield graph
+                captured = stream.end_capture()
+            except BaseException as error:
+                # Left open, the capture would swallow or fail all that comes.
+                with suppress(Exception):
+                    stream.end_capture()
+                if isinstance(error, RuntimeError | MemoryError):
+                    raise NotSupportedHere(
+                        f"no graph: the body cannot be captured: {_line(error)}"
+                    ) from error
+                raise
         if self._allocations != allocations:
             # CUDA allows it, but a replay would write where the pool has put other arrays by then.
             raise NotSupportedHere(
                 "no graph: the body cannot be captured: it takes new device memory; give it arrays "
                 "made before, with out="
             )
-        yield lambda: graph.launch(stream)
-
-
-def _captured(stream: Any, fn: Callable[[], object]) -> Any:
-    stream.begin_capture()
-    try:
-        fn()
-        return stream.end_capture()
-    except BaseException as error:
-        # Left open, the capture would swallow or fail all that comes.
-        with suppress(Exception):
-            stream.end_capture()
-        if isinstance(error, RuntimeError | MemoryError):
-            raise NotSupportedHere(
-                f"no graph: the body cannot be captured: {_line(error)}"
-            ) from error
-        raise
+        graph.replay = lambda: captured.launch(stream)
 
 
 def _named(found: dict[tuple[int, int], Place]) -> Iterator[Lane]:

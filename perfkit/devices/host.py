@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
-from perfkit.devices.base import Clock, Flush, Lane, Mark, Memory, Probe, Seen
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen
 from perfkit.errors import NotSupportedHere
 from perfkit.system.facts import last_level_cache_bytes
 
@@ -91,7 +91,7 @@ class HostDevice:
         """Write twice the last-level cache."""
         return flush_host_cache()
 
-    def capture(self, fn: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+    def capture(self) -> AbstractContextManager[Graph]:
         """The host has no graphs."""
         raise NotSupportedHere("the host has no graphs to capture; compile the loop instead")
 

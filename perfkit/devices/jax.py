@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from perfkit.devices.base import Clock, Flush, Lane, Mark, Memory, Probe, Seen
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen
 from perfkit.devices.host import flush_host_cache
 from perfkit.errors import DeviceError, NotSupportedHere
 from perfkit.intervals import Interval
@@ -149,7 +149,7 @@ class JaxDevice:
             raise NotSupportedHere("--cold: jax does not tell the cache size of this device")
         return flush_host_cache()
 
-    def capture(self, fn: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+    def capture(self) -> AbstractContextManager[Graph]:
         """There is nothing to capture: jit compiles whole programs."""
         raise NotSupportedHere(
             "jax has no graphs to capture: put the loop into one jitted function"

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, Self
 
-from perfkit.devices.base import Clock, Flush, Lane, Mark, Memory, Probe, Seen
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen
 from perfkit.devices.host import flush_host_cache
 from perfkit.errors import DeviceError, NotSupportedHere
 from perfkit.intervals import Interval
@@ -114,7 +114,7 @@ class OpenCLDevice:
             victim.release()
         return max(flushes)
 
-    def capture(self, fn: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+    def capture(self) -> AbstractContextManager[Graph]:
         """OpenCL has no graphs."""
         raise NotSupportedHere("OpenCL has no graphs to capture")
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from perfkit.devices.base import Clock, Flush, Lane, Mark, Memory, Probe, Seen
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen
 from perfkit.devices.host import flush_host_cache
 from perfkit.errors import DeviceError, NotSupportedHere
 from perfkit.intervals import Interval
@@ -309,6 +309,6 @@ class ThreadDevice:
         """Its cache is the host's."""
         return flush_host_cache()
 
-    def capture(self, fn: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+    def capture(self) -> AbstractContextManager[Graph]:
         """Threads have no graphs."""
         raise NotSupportedHere("the thread device has no graphs to capture")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from perfkit.devices.base import Clock, Flush, Lane, Mark, Memory, Probe
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe
 from perfkit.devices.brackets import BracketTrace, Place
 from perfkit.devices.cuda import has_context
 from perfkit.errors import DeviceError, NotSupportedHere
@@ -157,8 +157,8 @@ class TorchDevice:
             return True
 
     def memory(self) -> Memory | None:
-        """Bytes in tensors over all devices, and the highest count of any of them since the start
-        or `reset_peak`.
+        """Bytes in tensors over all devices, and the highest count of any of them since torch set
+        it to nothing.
         """
         devices = self.in_use()
         try:
@@ -167,11 +167,6 @@ class TorchDevice:
         except Exception:
             return None
         return Memory(used_bytes=sum(used), peak_bytes=max(peaks)) if devices else None
-
-    def reset_peak(self) -> None:
-        """Let the peak of `memory` begin at what is in use now."""
-        for number in self.in_use():
-            _accelerator().reset_peak_memory_stats(number)
 
     def trace(self, clock: Clock) -> BracketTrace:
         """A bracket of events for each lane."""
@@ -204,24 +199,24 @@ class TorchDevice:
         return max(flushes)
 
     @contextmanager
-    def capture(self, fn: Callable[[], object]) -> Iterator[Callable[[], None]]:
-        """A CUDA graph of `fn`. Raises NotSupportedHere with the reason where `fn` does what no
-        graph can hold, such as waiting.
+    def capture(self) -> Iterator[Graph]:
+        """A CUDA graph. Raises NotSupportedHere with the reason where the work does what no graph
+        can hold, such as waiting.
         """
         if not self.asynchronous or _kind() != "cuda":
             raise NotSupportedHere(
                 "torch has no graphs here: they need CUDA, set up by a first run"
             )
-        torch = _torch()
-        graph = torch.cuda.CUDAGraph()
+        cuda, graph = _torch().cuda, Graph()
+        captured = cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                fn()
+            with cuda.graph(captured):
+                yield graph
         except RuntimeError as error:
             raise NotSupportedHere(
                 f"no graph: the body cannot be captured: {_line(error)}"
             ) from error
-        yield graph.replay
+        graph.replay = captured.replay
 
 
 def _torch() -> Any:

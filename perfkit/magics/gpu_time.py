@@ -32,6 +32,7 @@ OPTIONS = (
     options.BACKEND,
     options.COLD,
     options.TRACE,
+    options.GRAPH,
     NO_SYNC,
 )
 
@@ -62,6 +63,7 @@ def begin(
         cold=asked["cold"],
         synchronize=not asked["no_sync"],
         trace=asked["trace"],
+        graph=asked["graph"],
     ).checked()
     devices_in_use(plan.backends)
     if setup:

@@ -14,6 +14,7 @@ __all__ = [
     "BACKEND",
     "BUDGET",
     "COLD",
+    "GRAPH",
     "NAME",
     "OUTPUT",
     "QUIET",
@@ -170,4 +171,5 @@ BACKEND = Option(("--backend",), "watch only these runtimes", _names, "A,B")
 TRACE = Option(
     ("--trace",), "one run more, under the profiler of a runtime that has no events (JAX)"
 )
+GRAPH = Option(("--graph",), "capture the work as a graph and time its replay (CUDA)")
 COLD = Option(("--cold",), "displace the caches before every sample")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from perfkit.devices.base import Device, Memory
@@ -27,7 +27,7 @@ class MemoryMeter:
 
     def __init__(self, devices: Sequence[Device], names: Mapping[str, object]) -> None:
         self._devices, self._names = devices, names
-        self._used_bytes = self._used()
+        self._used_bytes, self._peak_bytes = self._used(), self._peak()
         self._owned = self._owned_ids()
         self._host = HostPeak()
 
@@ -38,10 +38,13 @@ class MemoryMeter:
         retained = None
         if used is not None and self._used_bytes is not None:
             retained = used - self._used_bytes
-        peaks = [memory.peak_bytes for memory in self._memories() if memory.peak_bytes is not None]
+        # A peak counts from the runtime's own start. Starting it anew would change what the user
+        # reads later, so it is told only where this run has raised it.
+        peak = self._peak()
+        risen = peak if peak is not None and peak != self._peak_bytes else None
         kept = [name for name, key in self._owned_ids().items() if self._owned.get(name) != key]
         return Held(
-            device_peak_bytes=sum(peaks) if peaks else None,
+            device_peak_bytes=risen,
             device_retained_bytes=retained,
             host_peak_bytes=host_peak_bytes,
             kept=tuple(kept[:MOST_NAMES]) if retained else (),
@@ -51,9 +54,10 @@ class MemoryMeter:
         return [memory for device in self._devices if (memory := device.memory()) is not None]
 
     def _used(self) -> int | None:
-        used = [memory.used_bytes for memory in self._memories()]
-        known = [value for value in used if value is not None]
-        return sum(known) if known else None
+        return _total(memory.used_bytes for memory in self._memories())
+
+    def _peak(self) -> int | None:
+        return _total(memory.peak_bytes for memory in self._memories())
 
     def _owned_ids(self) -> dict[str, int]:
         return {
@@ -61,3 +65,8 @@ class MemoryMeter:
             for name, value in list(self._names.items())
             if any(device.owns(value) for device in self._devices)
         }
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -13,7 +13,8 @@ __all__ = ["Plan"]
 class Plan(NamedTuple):
     """`repeat` samples (1: run once), `warmup` runs before them (None: by time), inside
     `budget_s` seconds. `backends`: watch only these. `synchronize=False` drains nothing.
-    `trace`: one run more, under the profiler of each runtime that has one.
+    `trace`: one run more, under the profiler of each runtime that has one. `graph`: capture one
+    run as a graph, and take as many samples of its replay.
     """
 
     repeat: int | Literal["auto"] = 1
@@ -23,6 +24,7 @@ class Plan(NamedTuple):
     cold: bool = False
     synchronize: bool = True
     trace: bool = False
+    graph: bool = False
 
     def checked(self) -> Plan:
         """This plan. Raises UsageError in one line where it makes no sense."""

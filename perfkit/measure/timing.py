@@ -18,7 +18,7 @@ from typing import Literal, cast
 from perfkit.devices.base import Device, Lane, Profiler, Seen, Trace
 from perfkit.devices.detect import devices_in_use
 from perfkit.devices.host import flush_host_cache
-from perfkit.errors import UsageError
+from perfkit.errors import NotSupportedHere, UsageError
 from perfkit.measure import statistics
 from perfkit.measure.clock import Clock, HostClock
 from perfkit.measure.decomposition import Reading, Run, decompose, typical_transfers
@@ -106,6 +106,7 @@ class Measurement:
         self._first: Run | None = None
         self._kept: list[Run] = []
         self._traced: Run | None = None
+        self._replays: list[Sample] = []
         self._runs, self._number = 0, 1
         self._worked: Counter[str] = Counter()
         self._seen_runs = 0
@@ -133,6 +134,8 @@ class Measurement:
                 yield from self._sample()
             if self._plan.trace:
                 yield from self._trace_one_run()
+            if self._plan.graph:
+                yield from self._replay_graph()
             self._where = ""
         finally:
             self._collections = _collections() - self._collections
@@ -295,6 +298,32 @@ class Measurement:
             self._reading, seen, self._blind(), [name for name in silent if not rows.get(name)]
         )
 
+    def _replay_graph(self) -> Runs:
+        """Capture one run, and sample its replays. Raises NotSupportedHere with the reason."""
+        __tracebackhide__ = True
+        self._where = "the capture"
+        names = self._backends()
+        if len(names) != 1:
+            used = " and ".join(names) or "no device"
+            raise NotSupportedHere(
+                f"--graph: a graph needs work of one runtime, here {used} worked"
+            )
+        with self._watched[names[0]][0].capture() as graph:
+            self._between()
+            self._runs += 1
+            yield
+        self._watch()  # the graph has a stream of its own
+        for _ in range(len(self._kept)):
+            self._prepare()
+            start_s = self._clock.now()
+            graph.replay()
+            stop_s = self._clock.now()
+            self._close_body()
+            self._drain()
+            reading = Reading(start_s, stop_s, self._clock.now(), None)
+            seen = {name: trace.take() for name, (_, trace) in self._watched.items()}
+            self._replays.append(decompose(reading, seen, self._blind()).sample)
+
     # -- one sample ----------------------------------------------------------------------------
 
     def _run(self, number: int) -> Generator[None, None, Run]:
@@ -410,6 +439,7 @@ class Measurement:
             first=first.sample,
             samples=tuple(run.sample for run in self._kept),
             traced=self._traced and self._traced.sample,
+            replays=tuple(self._replays),
             number=self._number,
             runs=self._runs,
             trimmed=findings.trimmed,

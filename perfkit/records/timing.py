@@ -101,9 +101,10 @@ class Timing(Record, frozen=True, kw_only=True):
     `trimmed`: samples at the front that still belonged to the warm-up; medians leave them out.
     `collections`: garbage collections while sampling. `drain_s`: cost of draining idle runtimes.
     `traced`: one run under a runtime's profiler, whose device times stand in where samples have
-    none. `device_peak_bytes`, `device_retained_bytes`, `host_peak_bytes`: memory of the first call:
-    the highest device use, what stayed on the device, how far the process grew meanwhile. `kept`:
-    names that hold what stayed.
+    none. `replays`: samples of the captured graph.
+    Memory of the first call: `device_peak_bytes`, the highest device use, where the call raised it;
+    `device_retained_bytes`, what stayed on the device; `host_peak_bytes`, how far the process grew;
+    `kept`, names that hold what stayed.
     `pending`: commands that had not ended when an unsynchronised stopwatch stopped.
     `stopped`: why it ended early, or empty.
     """
@@ -117,6 +118,7 @@ class Timing(Record, frozen=True, kw_only=True):
     first: Sample
     samples: tuple[Sample, ...] = ()
     traced: Sample | None = None
+    replays: tuple[Sample, ...] = ()
     number: Count = 1
     runs: Count = 1
     trimmed: Count = 0
@@ -198,6 +200,12 @@ class Timing(Record, frozen=True, kw_only=True):
     def recompiles(self) -> int:
         """Programs compiled after the warm-up, where none should be."""
         return 0 if self.repeat == 1 else sum(sample.compiles for sample in self.samples)
+
+    @property
+    def replay_s(self) -> float | None:
+        """Wall time of one replay of the captured graph; None without `--graph`."""
+        known = [sample.wall_s for sample in self.replays if sample.wall_s is not None]
+        return median(known) if known else None
 
     @property
     def used(self) -> tuple[Sample, ...]:

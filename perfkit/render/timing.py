@@ -124,14 +124,22 @@ def _device_rows(timing: Timing) -> list[Row]:
     ]
     if timing.device_s is None:
         unknown = "this runtime does not tell when its work starts and ends"
-        return [*rows, Row("device", units.NOT_AVAILABLE, unknown), *_transfer_rows(timing)]
+        device = Row("device", units.NOT_AVAILABLE, unknown)
+        return [*rows, device, *_replay_row(timing), *_transfer_rows(timing)]
     return [
         *rows,
         Row("device", _seconds(timing.device_s), "first start to last end of its work"),
         Row("busy", _seconds(timing.device_busy_s), f"{_busy(timing)} of the wall time"),
         Row("idle", _seconds(timing.idle_s), "device waits between pieces of work"),
+        *_replay_row(timing),
         *_transfer_rows(timing),
     ]
+
+
+def _replay_row(timing: Timing) -> list[Row]:
+    if timing.replay_s is None:
+        return []
+    return [Row("graph", _seconds(timing.replay_s), "wall time of one replay of the captured work")]
 
 
 def _memory_rows(timing: Timing) -> list[Row]:

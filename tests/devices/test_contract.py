@@ -397,8 +397,8 @@ def test_hooks_survive_errors(driver):
 def test_capture_says_no(adapter):
     """A runtime without graphs says so in words, and one with them what it cannot capture."""
     with pytest.raises(NotSupportedHere, match=adapter.no_graph):
-        with adapter.device.capture(adapter.uncapturable):
-            pytest.fail("there is nothing to replay")
+        with adapter.device.capture():
+            adapter.uncapturable()
 
 
 def test_host_says_no_marks(host):

@@ -13,7 +13,9 @@ from perfkit.devices.brackets import Place
 from perfkit.devices.cupy import CuPyDevice
 from perfkit.devices.detect import devices_in_use
 from perfkit.errors import DeviceError, NotSupportedHere
-from perfkit.measure.timing import time_call
+from perfkit.measure.clock import HostClock
+from perfkit.measure.plan import Plan
+from perfkit.measure.timing import Measurement, time_call
 
 SHORT_S, LONG_S = 0.02, 0.2
 
@@ -307,34 +309,35 @@ def test_cold_writes_twice_the_cache(cupy):
 def test_graph_is_replayed(cupy, cuda):
     """What was captured runs at each replay and not before."""
     done = []
-    with cupy.device.capture(lambda: cupy.cupy.kernel(SHORT_S, work=done.append)) as replay:
-        assert done == []
-        replay()
-        replay()
-        cupy.device.synchronize()
+    with cupy.device.capture() as graph:
+        cupy.cupy.kernel(SHORT_S, work=done.append)
+    assert done == []
+    graph.replay()
+    graph.replay()
+    cupy.device.synchronize()
     assert done == [SHORT_S] * 2
 
 
 def test_graph_of_waiting_body(cupy):
     """A body that waits is refused with CUDA's reason, and the next body runs."""
     with pytest.raises(NotSupportedHere, match="not permitted when stream is capturing"):
-        with cupy.device.capture(cupy.uncapturable):
-            pytest.fail("nothing to replay")
+        with cupy.device.capture():
+            cupy.uncapturable()
     assert time_call(lambda: cupy.kernel(SHORT_S)).wall_s > 0.9 * SHORT_S
 
 
 def test_graph_of_allocating_body(cupy):
     """A body that takes memory is refused: replays would write where others live by then."""
     with pytest.raises(NotSupportedHere, match="it takes new device memory"):
-        with cupy.device.capture(lambda: cupy.cupy.ndarray(8)):
-            pytest.fail("nothing to replay")
+        with cupy.device.capture():
+            cupy.cupy.ndarray(8)
     assert dict(cupy.cupy.machine.hooks) == {}
 
 
 def test_graph_of_wrong_body(cupy):
     """An error of the body itself is not taken for one of the capture."""
-    with pytest.raises(ZeroDivisionError), cupy.device.capture(lambda: 1 / 0):
-        pytest.fail("nothing to replay")
+    with pytest.raises(ZeroDivisionError), cupy.device.capture():
+        _ = 1 / 0
     assert cupy.cupy.machine.capturing is None
 
 
@@ -354,3 +357,24 @@ def test_real_side_stream(cupy_gpu):
 def test_real_idle_device(cupy_gpu):
     """On a GPU too a body of the host alone is the host's."""
     assert time_call(lambda: time.sleep(SHORT_S), backend="cupy").backends == ("host",)
+
+
+def measure_graph(body, **plan):
+    """The timing of a body whose work is captured and replayed."""
+    measurement = Measurement(Plan(graph=True, **plan), HostClock())
+    for _ in measurement.runs():
+        body()
+    return measurement.timing
+
+
+def test_graph_samples(cupy):
+    """--graph takes as many samples of the replay as of the body, each as long as its work."""
+    timing = measure_graph(lambda: cupy.cupy.kernel(SHORT_S), repeat=3, warmup=1)
+    assert len(timing.replays) == 3
+    assert timing.replay_s > 0.9 * SHORT_S
+
+
+def test_graph_of_the_host():
+    """A body without device work has no graph, and is told so in one line."""
+    with pytest.raises(NotSupportedHere, match="a graph needs work of one runtime"):
+        measure_graph(lambda: None)

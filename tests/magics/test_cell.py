@@ -634,7 +634,7 @@ def test_terminal(fresh_kernel, tmp_path):
 
 FLAGS = {
     *("-r", "--repeat", "-w", "--warmup", "-b", "--budget", "-o", "--output", "-q", "--quiet"),
-    *("--name", "--backend", "--cold", "--no-sync", "--trace"),
+    *("--name", "--backend", "--cold", "--no-sync", "--trace", "--graph"),
 }
 
 

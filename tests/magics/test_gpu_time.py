@@ -230,7 +230,9 @@ def test_no_sync(device):
     body = "s.launch(time.sleep, 0.1)\ns.launch(time.sleep, 0.1)"
     lie = device.run(f"%%gpu_time --no-sync -o lie\n{body}")
     device.run(f"%%gpu_time -o truth\n{body}")
-    assert re.search(r"<strong><s>[\d.]+ \S+</s> on a stopwatch [^<]*</strong>", lie.report["text/html"])
+    assert re.search(
+        r"<strong><s>[\d.]+ \S+</s> on a stopwatch [^<]*</strong>", lie.report["text/html"]
+    )
     assert "2 commands had not ended" in lie.report["text/plain"]
     assert "2 commands had not ended" in lie.report["text/html"]
     assert device.value("[lie.pending, lie.wall_s, lie.verdict, lie.quality.status]") == [

@@ -17,8 +17,9 @@ DEFAULTS = {
     "name": None,
     "backend": None,
     "cold": False,
-    "no_sync": False,
     "trace": False,
+    "graph": False,
+    "no_sync": False,
 }
 
 
