@@ -235,7 +235,7 @@ class _JaxTrace:
         )
 
     def pending(self) -> int:
-        return sum(not array.is_ready() for array in _live_arrays())
+        return sum(not array.is_ready() for array in _live_arrays()) or self._device.is_behind()
 
     def close_body(self) -> None:
         self._was_behind = self._device.is_behind()

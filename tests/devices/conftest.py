@@ -17,6 +17,7 @@ from perfkit.devices import thread as thread_module
 from perfkit.devices.base import Lane, Mark
 from perfkit.devices.cupy import CuPyDevice
 from perfkit.devices.host import HostDevice
+from perfkit.devices.jax import JaxDevice
 from perfkit.devices.opencl import OpenCLDevice
 from perfkit.devices.thread import Event, Stream, ThreadDevice
 from perfkit.devices.torch import TorchDevice
@@ -25,6 +26,7 @@ KINDS = {
     "host": HostDevice,
     "thread": ThreadDevice,
     "opencl": OpenCLDevice,
+    "jax": JaxDevice,
     "cupy": CuPyDevice,
     "cupy_gpu": CuPyDevice,
     "torch_gpu": TorchDevice,
@@ -33,6 +35,11 @@ ADAPTERS = [
     pytest.param(name, marks=pytest.mark.gpu) if name.endswith("_gpu") else name for name in KINDS
 ]
 ASYNCHRONOUS = ADAPTERS[1:]
+HAS_EVENTS = [
+    pytest.param(name, marks=pytest.mark.gpu) if name.endswith("_gpu") else name
+    for name, kind in KINDS.items()
+    if kind.has_events
+]
 SEES_COMMANDS = [name for name, kind in KINDS.items() if kind.sees_commands and name != "host"]
 
 
@@ -227,6 +234,57 @@ class OpenCLDriver:
         self.queues.clear()
 
 
+class JaxDriver:
+    """JAX on the processor: products of matrices, since it does short work inside the call."""
+
+    no_graph = "no graphs"
+
+    def __init__(self):
+        import jax
+        import jax.numpy as jnp
+
+        self.jax, self.device = jax, JaxDevice()
+        self.matrix, self.narrow = jnp.full((300, 300), 1 / 300), jnp.ones((10, 300))
+        self.spin = jax.jit(lambda n, x: jax.lax.fori_loop(0, n, lambda _, y: y @ x, x))
+        self.spin(1, self.matrix).block_until_ready()
+        start_s = time.perf_counter()
+        self.spin(100, self.matrix).block_until_ready()
+        self.turns_per_s = 100 / (time.perf_counter() - start_s)
+        self.device.synchronize()
+
+    def uncapturable(self):
+        """Anything."""
+
+    def hide_cache(self, monkeypatch):
+        hide_host_cache(monkeypatch)
+
+    def lane(self):
+        return self.device.lanes()[0]
+
+    def launch(self, lane, seconds):
+        self.spin(max(1, int(seconds * self.turns_per_s)), self.matrix)
+
+    def wait(self, lane):
+        self.spin(1, self.matrix).block_until_ready()
+
+    def fail(self, lane):
+        """A call that the runtime refuses."""
+        self.spin(1, self.narrow)
+
+    def objects(self):
+        return [self.matrix, self.spin]
+
+    def hooks(self):
+        """All that a trace may replace, to be compared before and after."""
+        from jaxlib import _jax
+
+        holders = [_jax, _jax.ArrayImpl]
+        return {(h.__name__, n): id(v) for h in holders for n, v in vars(h).items()}
+
+    def close(self):
+        self.device.synchronize()
+
+
 def is_class(value):
     return isinstance(value, type)
 
@@ -249,6 +307,18 @@ def opencl_driver():
 def opencl(opencl_driver):
     yield opencl_driver
     opencl_driver.close()
+
+
+@pytest.fixture(scope="session")
+def jax_driver():
+    pytest.importorskip("jax", reason="jax is not installed")
+    return JaxDriver()
+
+
+@pytest.fixture
+def jax(jax_driver):
+    yield jax_driver
+    jax_driver.close()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import time
 from types import ModuleType
 
 import pytest
-from devices.conftest import SEES_COMMANDS
+from devices.conftest import HAS_EVENTS, SEES_COMMANDS
 
 from perfkit.devices.base import Flush, Memory, Probe, Seen
 from perfkit.errors import DeviceError, NotSupportedHere, PerfkitError
@@ -14,6 +14,8 @@ from perfkit.errors import DeviceError, NotSupportedHere, PerfkitError
 MIB = 2**20
 sees_commands = pytest.mark.parametrize("driver", SEES_COMMANDS, indirect=True)
 """For traces that know each command; others know a stretch of each lane."""
+has_events = pytest.mark.parametrize("driver", HAS_EVENTS, indirect=True)
+"""For runtimes whose work can be timed by marks; JAX has none, and no intervals."""
 
 
 def test_probe_names_devices(adapter):
@@ -70,6 +72,7 @@ def test_owns_never_waits(driver, lane, trace):
     assert trace.pending() == 1
 
 
+@has_events
 def test_launch_returns_early(driver, lane, trace):
     """A launch returns in well under half of the time that its work takes."""
     trace.clear()
@@ -134,6 +137,7 @@ def test_marks_measure_work(driver, lane, trace):
     assert 0.99 * work_s < driver.device.elapsed_s(start, end) < 2 * work_s
 
 
+@has_events
 def test_marks_tell_work_from_none(driver, lane):
     """Marks around work are far apart, marks around nothing are not."""
     marks = [driver.device.mark(lane) for _ in range(2)]
@@ -144,6 +148,7 @@ def test_marks_tell_work_from_none(driver, lane):
     assert work_s > 3 * nothing_s
 
 
+@has_events
 def test_marks_are_ordered(driver):
     """Marks taken the wrong way round give the same time with a minus sign."""
     lane = driver.lane()
@@ -155,6 +160,7 @@ def test_marks_are_ordered(driver):
     assert forward_s > 0 and driver.device.elapsed_s(end, start) == -forward_s
 
 
+@has_events
 def test_mark_not_reached(driver):
     """A mark behind work that still runs has no time yet, and the text says what to do."""
     lane = driver.lane()
@@ -168,6 +174,7 @@ def test_mark_not_reached(driver):
     assert driver.device.elapsed_s(start, end) > 0
 
 
+@has_events
 def test_mark_without_timing(driver):
     """Marks of a lane or event made without timing cannot be read, and the text names the cure."""
     mark = driver.untimed_mark()
@@ -176,6 +183,7 @@ def test_mark_without_timing(driver):
         driver.device.elapsed_s(mark, mark)
 
 
+@has_events
 def test_marks_of_two_devices(driver):
     """Marks on two devices have no common clock, so there is no time between them."""
     one, other = map(driver.device.mark, driver.lanes_of_two_devices())
@@ -203,6 +211,7 @@ def test_trace_sees_each_command(driver, trace):
     assert (seen.launches, seen.untimed, seen.reason) == (3, 0, "")
 
 
+@has_events
 def test_trace_times_on_host_clock(driver, lane, trace):
     """Work lies between its launch and its end on the measurement's own clock."""
     start_s = time.perf_counter()
@@ -217,6 +226,7 @@ def test_trace_times_on_host_clock(driver, lane, trace):
     assert work.end_s - work.start_s > 0.5 * (end_s - start_s)
 
 
+@has_events
 def test_trace_on_another_clock(driver, lane):
     """Times are those of the clock that the trace was given, whatever its zero."""
 
@@ -257,6 +267,7 @@ def test_trace_ignores_others_waits(driver, trace):
     assert seen.waits == () and seen.launches == 1
 
 
+@has_events
 def test_trace_sees_others_launches(driver, lane, trace):
     """Work that another thread gives away is work of the measured body too."""
     giver = threading.Thread(target=driver.launch, args=(lane, 0.1))
@@ -307,6 +318,7 @@ def test_clear_begins_anew(driver, lane, trace):
     assert trace.take()._replace(waits=()) == Seen()
 
 
+@has_events
 def test_take_forgets(driver, lane, trace):
     """What was taken is not given again."""
     driver.launch(lane, 0.1)
@@ -341,6 +353,7 @@ def test_new_lanes_are_told(driver, trace):
     assert trace.new_lanes((*known, used)) == [] and unused
 
 
+@has_events
 def test_inner_trace_leaves_outer(driver, lane, trace):
     """Closing an inner trace leaves the outer one seeing, and the closed one blind."""
     with driver.device.trace(time.perf_counter) as inner:
