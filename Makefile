@@ -8,7 +8,7 @@ LESSONS := $(wildcard notebooks/*.ipynb)
 # A lesson that is run to be tested must not write beside the learner's own numbers.
 SCRATCH = PERFKIT_RESULTS=$(CURDIR)/.venv/results.jsonl
 
-.PHONY: lab tour test bench lint browser clean
+.PHONY: lab tour test bench gpu lint browser clean
 
 lab: $(READY)
 	$(BIN)/jupyter lab --port=$(PORT) --ServerApp.root_dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -25,6 +25,9 @@ test: $(READY) browser
 
 bench: $(READY)
 	@for file in tests/bench/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+gpu: $(READY)
+	$(BIN)/python tests/gpu/record.py
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -18,6 +18,7 @@ _VIEWS = {
     ("perfkit.records.machine", "Machine"): "perfkit.render.machine",
     ("perfkit.records.lesson", "Prediction"): "perfkit.render.lesson",
     ("perfkit.records.lesson", "Answer"): "perfkit.render.lesson",
+    ("perfkit.records.lesson", "Recorded"): "perfkit.render.lesson",
 }
 """Record type, by name so that loading the extension imports neither, and its room in render."""
 

@@ -1,12 +1,13 @@
-"""What a learner said before measuring, and how an exercise was answered."""
+"""What a learner said before measuring, how an exercise was answered, what others measured."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from perfkit.records.base import Record
+from perfkit.records.timing import Timing
 
-__all__ = ["Answer", "Prediction"]
+__all__ = ["Answer", "Prediction", "Recorded"]
 
 
 class Prediction(Record, frozen=True, kw_only=True):
@@ -25,3 +26,14 @@ class Answer(Record, frozen=True, kw_only=True):
     question: str
     status: Literal["right", "wrong", "not attempted"]
     message: str = ""
+
+
+class Recorded(Record, frozen=True, kw_only=True):
+    """A timing taken on another machine, for readers whose own has no such device. `timing` is
+    None as long as nobody has recorded one.
+    """
+
+    key: str
+    device: str = ""
+    at: str = ""
+    timing: Timing | None = None

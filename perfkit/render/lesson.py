@@ -1,4 +1,4 @@
-"""Views of predictions and answers."""
+"""Views of predictions, of answers, and of what was recorded elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from html import escape
 from typing import Any
 
 from perfkit import units
-from perfkit.records.lesson import Answer, Prediction
+from perfkit.records.lesson import Answer, Prediction, Recorded
+from perfkit.render import timing
 from perfkit.render.theme import MASK, STYLE, is_stable
 
 __all__ = ["bundle"]
@@ -14,13 +15,32 @@ __all__ = ["bundle"]
 SIGNS = {"right": "✔", "wrong": "✘", "not attempted": "○"}
 
 
-def bundle(record: Prediction | Answer) -> dict[str, Any]:
+def bundle(record: Prediction | Answer | Recorded) -> dict[str, Any]:
     """All views by MIME type."""
+    if isinstance(record, Recorded):
+        return _recorded(record)
     line = _answer(record) if isinstance(record, Answer) else _prediction(record)
     return {
         "text/plain": line,
-        "text/html": f'<div style="{STYLE["box"]}"><strong>{escape(line)}</strong></div>',
+        "text/html": _box(line),
     }
+
+
+def _recorded(record: Recorded) -> dict[str, Any]:
+    """The other machine's report, under a line that says whose it is."""
+    if record.timing is None:
+        line = "no GPU here, and nobody has recorded these figures yet: make gpu does, on one"
+        return {"text/plain": line, "text/html": _box(line)}
+    line = f"recorded on {record.device}, {record.at}: not yours"
+    views = timing.bundle(record.timing)
+    return {
+        "text/plain": f"{line}\n{views['text/plain']}",
+        "text/html": _box(line) + views["text/html"],
+    }
+
+
+def _box(line: str) -> str:
+    return f'<div style="{STYLE["box"]}"><strong>{escape(line)}</strong></div>'
 
 
 def _answer(answer: Answer) -> str:
