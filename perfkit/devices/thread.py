@@ -7,6 +7,7 @@ this device teaches what asynchronous means, and is the reference that other ada
 from __future__ import annotations
 
 import itertools
+import os
 import queue
 import threading
 import time
@@ -100,6 +101,7 @@ class Stream:
     def __init__(self, name: str = "", *, device: str = "thread0") -> None:
         self.name = name or f"stream {next(self._numbers)}"
         self.device = device
+        self._process = os.getpid()
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._failure: list[BaseException] = []
         self._thread = threading.Thread(
@@ -160,6 +162,10 @@ class Stream:
     def _put(self, command: _Command) -> None:
         if not self._finalizer.alive:
             raise DeviceError(f"{self.name} is closed: make a new Stream")
+        if self._process != os.getpid():
+            raise DeviceError(
+                f"{self.name} was made before this process was forked: make a new Stream in it"
+            )
         self._commands.put(command)
 
 
@@ -272,7 +278,8 @@ class ThreadDevice:
 
     def lanes(self) -> Sequence[Lane]:
         """Every stream that lives."""
-        alive = [stream for stream in Stream._alive if stream._finalizer.alive]
+        here = os.getpid()
+        alive = [s for s in Stream._alive if s._finalizer.alive and s._process == here]
         return tuple(Lane("thread", s.name, s) for s in sorted(alive, key=lambda s: s.name))
 
     def synchronize(self, lanes: Sequence[Lane] | None = None) -> None:

@@ -84,3 +84,46 @@ def test_backend_not_imported(monkeypatch):
         devices_in_use(["opencl"])
     assert "opencl" not in [device.name for device in devices_in_use()]
     assert "pyopencl" not in sys.modules
+
+
+FORKED = """
+import os, signal, sys
+import perfkit
+from perfkit.devices.thread import Stream
+{setup}
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    for question in (
+        lambda: perfkit.time_call(lambda: sum(range(100))).verdict,
+        lambda: perfkit.time_call(lambda: 1, backend={backend!r}),
+        {third},
+    ):
+        try:
+            print(question(), flush=True)
+        except perfkit.PerfkitError as error:
+            print(error, flush=True)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+SETUPS = {
+    "thread": ("stream = Stream('s')\nperfkit.time_call(stream.synchronize)", "stream.synchronize"),
+    "jax": ("import jax\ny = jax.numpy.ones(3) + 1\nperfkit.time_call(lambda: 1)", "lambda: 'ok'"),
+}
+
+
+@pytest.mark.parametrize("backend", SETUPS)
+def test_fork_after_set_up(backend):
+    """In a forked child a runtime of the parent's is left alone, and named when asked for."""
+    setup, third = SETUPS[backend]
+    code = FORKED.format(setup=setup, backend=backend, third=third)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    verdict, asked, _ = done.stdout.splitlines()
+    assert verdict == "synchronous"
+    assert "was set up before this process was forked" in asked
+    if backend == "thread":
+        assert "make a new Stream in it" in done.stdout
