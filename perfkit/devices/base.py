@@ -142,7 +142,10 @@ class Device(Protocol):
     has_events: bool
     sees_commands: bool
     sees_waits: bool
-    has_profile: bool
+
+    @property
+    def has_profile(self) -> bool:
+        """May be told anew each time. Never raises."""
 
     @property
     def asynchronous(self) -> bool:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe
 from perfkit.devices.brackets import BracketTrace, Place
 from perfkit.devices.cuda import has_context
+from perfkit.devices.kineto import can_profile, profiled
 from perfkit.errors import DeviceError, NotSupportedHere
+from perfkit.intervals import Interval
 from perfkit.optional import loaded, require
 
 __all__ = ["CuPyDevice"]
@@ -33,7 +35,7 @@ class CuPyDevice:
 
     name = "cupy"
     has_events = True
-    sees_commands = sees_waits = has_profile = False
+    sees_commands = sees_waits = False
 
     def __init__(self) -> None:
         self.open_traces: list[BracketTrace] = []
@@ -53,6 +55,15 @@ class CuPyDevice:
             return "" if cuda.runtime.getDeviceCount() else REASONS[100]
         except Exception as error:
             return REASONS.get(_status(error) or 0, f"cupy: {_line(error)}")
+
+    @property
+    def has_profile(self) -> bool:
+        """Kernels are seen one by one where torch's profiler knows CUDA."""
+        return can_profile()
+
+    def profile(self, clock: Clock) -> AbstractContextManager[list[Interval]]:
+        """Kernels and copies of the whole process, from torch's profiler."""
+        return profiled(clock)
 
     def probe(self) -> Probe:
         """Is CuPy imported, and what does its runtime say."""

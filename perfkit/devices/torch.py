@@ -14,7 +14,9 @@ from typing import Any
 from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe
 from perfkit.devices.brackets import BracketTrace, Place
 from perfkit.devices.cuda import has_context
+from perfkit.devices.kineto import can_profile, profiled
 from perfkit.errors import DeviceError, NotSupportedHere
+from perfkit.intervals import Interval
 from perfkit.optional import loaded
 
 __all__ = ["TorchDevice"]
@@ -29,7 +31,7 @@ class TorchDevice:
 
     name = "torch"
     has_events = True
-    sees_commands = sees_waits = has_profile = False
+    sees_commands = sees_waits = False
 
     def __init__(self) -> None:
         self.open_traces: list[BracketTrace] = []
@@ -55,6 +57,17 @@ class TorchDevice:
             return "" if accelerator.is_available() else f"torch finds no {kind} device"
         except Exception as error:
             return f"torch: {_line(error)}"
+
+    @property
+    def has_profile(self) -> bool:
+        """Kernels are seen one by one where torch's profiler knows CUDA. It sees the whole process
+        and runs once at a time: CuPy's adapter runs it where CuPy is loaded.
+        """
+        return can_profile() and loaded("cupy") is None
+
+    def profile(self, clock: Clock) -> AbstractContextManager[list[Interval]]:
+        """Kernels and copies of the whole process, from torch's profiler."""
+        return profiled(clock)
 
     def probe(self) -> Probe:
         """Is torch imported, and has it set up an accelerator."""

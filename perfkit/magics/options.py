@@ -169,7 +169,7 @@ QUIET = Option(("-q", "--quiet"), "show no report")
 NAME = Option(("--name",), "keep the record in the ledger under this name", _text, "NAME")
 BACKEND = Option(("--backend",), "watch only these runtimes", _names, "A,B")
 TRACE = Option(
-    ("--trace",), "one run more, under the profiler of a runtime that has no events (JAX)"
+    ("--trace",), "one run more, under the runtime's profiler (JAX; CUDA where torch is loaded)"
 )
 GRAPH = Option(("--graph",), "capture the work as a graph and time its replay (CUDA)")
 COLD = Option(("--cold",), "displace the caches before every sample")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, get_args
 
 from perfkit.devices.base import Seen
 from perfkit.intervals import Interval, Intervals, covered_s
-from perfkit.records.timing import Direction, Sample, Span, Transfer
+from perfkit.records.timing import Direction, Part, Sample, Span, Transfer
 
-__all__ = ["Reading", "Run", "decompose", "typical_transfers"]
+__all__ = ["Reading", "Run", "decompose", "typical_parts", "typical_transfers"]
 
 MOST_SPANS = 400
 UNSEEN = 0.1
@@ -32,10 +32,10 @@ class Reading(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A sample and what else was seen: which runtimes worked, why something is not known."""
+    """A sample and what else was seen: what each runtime did, why something is not known."""
 
     sample: Sample
-    worked: frozenset[str] = frozenset()
+    parts: tuple[Part, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     spans: tuple[Span, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -44,8 +44,8 @@ class Run(NamedTuple):
 def decompose(
     reading: Reading,
     seen: Mapping[str, Seen],
-    blind: Iterable[str] = (),
-    silent: Iterable[str] = (),
+    blind: Collection[str] = (),
+    silent: Collection[str] = (),
 ) -> Run:
     """One run from the clock's reading and what each runtime's trace saw.
 
@@ -89,7 +89,7 @@ def decompose(
     )
     return Run(
         sample,
-        frozenset(working),
+        tuple(_part(name, part, number, name in silent) for name, part in working.items()),
         _transfers(rows),
         _spans(reading, rows, waits),
         (*(f"no device time: {reason}" for reason in untimed), *(brackets if columns else ())),
@@ -104,6 +104,42 @@ def _slept_unseen(reading: Reading, blocked_s: float) -> bool:
         return True
     body_s = reading.stop_s - reading.start_s
     return body_s - reading.cpu_s - reading.wait_s - blocked_s > UNSEEN * body_s
+
+
+def _part(backend: str, seen: Seen, number: int, is_silent: bool) -> Part:
+    known = seen.intervals and not seen.untimed and not is_silent
+    columns = Intervals(seen.intervals) if known else None
+    # A bracket holds gaps, so it is no busy time.
+    busy_s = columns.busy_s() / number if columns and not seen.bracketed else None
+    return Part(
+        backend=backend,
+        device_s=(columns.span_s() or 0.0) / number if columns else None,
+        device_busy_s=busy_s,
+        launches=_launches([seen], number),
+    )
+
+
+def typical_parts(runs: Iterable[Run]) -> tuple[Part, ...]:
+    """Each runtime in a typical run: medians over the runs in which it worked."""
+    every = [part for run in runs for part in run.parts]
+    return tuple(
+        Part(
+            backend=name,
+            device_s=_median([part.device_s for part in every if part.backend == name]),
+            device_busy_s=_median([part.device_busy_s for part in every if part.backend == name]),
+            launches=_whole(_median([part.launches for part in every if part.backend == name])),
+        )
+        for name in dict.fromkeys(part.backend for part in every)
+    )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known and len(known) == len(values) else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _launches(parts: Iterable[Seen], number: int) -> int | None:

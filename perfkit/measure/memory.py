@@ -27,6 +27,7 @@ class MemoryMeter:
 
     def __init__(self, devices: Sequence[Device], names: Mapping[str, object]) -> None:
         self._devices, self._names = devices, names
+        self._telling = [device for device in devices if device.memory() is not None]
         self._used_bytes, self._peak_bytes = self._used(), self._peak()
         self._owned = self._owned_ids()
         self._host = HostPeak()
@@ -63,7 +64,7 @@ class MemoryMeter:
         return {
             name: id(value)
             for name, value in list(self._names.items())
-            if any(device.owns(value) for device in self._devices)
+            if any(device.owns(value) for device in self._telling)
         }
 
 

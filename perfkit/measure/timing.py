@@ -21,7 +21,13 @@ from perfkit.devices.host import flush_host_cache
 from perfkit.errors import NotSupportedHere, UsageError
 from perfkit.measure import statistics
 from perfkit.measure.clock import Clock, HostClock
-from perfkit.measure.decomposition import Reading, Run, decompose, typical_transfers
+from perfkit.measure.decomposition import (
+    Reading,
+    Run,
+    decompose,
+    typical_parts,
+    typical_transfers,
+)
 from perfkit.measure.memory import Held, MemoryMeter
 from perfkit.measure.plan import Plan
 from perfkit.records.base import Quality, keep_last
@@ -290,7 +296,9 @@ class Measurement:
             }
             yield from self._run(1)
         seen = {
-            name: part._replace(intervals=tuple(rows.get(name, part.intervals)))
+            name: part._replace(intervals=tuple(rows[name]), bracketed=False)
+            if rows.get(name)
+            else part
             for name, part in self._seen.items()
         }
         silent = [n for n, (device, _) in self._watched.items() if not device.has_events]
@@ -362,7 +370,7 @@ class Measurement:
         self._seen = {name: trace.take() for name, (_, trace) in self._watched.items()}
         silent = [n for n, (device, _) in self._watched.items() if not device.has_events]
         run = decompose(self._reading, self._seen, self._blind(), silent)
-        self._worked.update(run.worked)
+        self._worked.update(part.backend for part in run.parts)
         self._seen_runs += 1
         return run
 
@@ -374,8 +382,11 @@ class Measurement:
         if self._plan.cold:
             flushes = [device.flush_cache() for device, _ in self._watched.values()]
             flushes = flushes or [flush_host_cache()]
-            written = max(flush.nbytes for flush in flushes) >> 20
-            self._note(f"cold: {written} MiB written before each sample, outside the time")
+            flush = max(flushes)
+            self._note(
+                f"cold: {flush.nbytes >> 20} MiB written over a cache of {flush.cache_bytes >> 20} "
+                "MiB before each sample, outside the time"
+            )
         if self._plan.synchronize:
             self._drain()
         for _, trace in self._watched.values():
@@ -448,11 +459,13 @@ class Measurement:
             drain_s=self._drain_s,
             pending=self._pending,
             backends=self._backends() or ("host",),
+            parts=tuple(p for p in typical_parts(seen) if p.backend in self._backends()),
             transfers=typical_transfers(seen),
             spans=(self._traced or seen[-1]).spans,
             device_peak_bytes=self._held.device_peak_bytes,
             device_retained_bytes=self._held.device_retained_bytes,
-            host_peak_bytes=self._held.host_peak_bytes,
+            # The flush of a cold measurement is memory of ours.
+            host_peak_bytes=None if self._plan.cold else self._held.host_peak_bytes,
             kept=self._held.kept,
             notes=(*self._notes, *self._overlooked()),
             stopped=self._stopped,

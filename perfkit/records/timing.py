@@ -15,6 +15,7 @@ __all__ = [
     "DISTURBED",
     "THRESHOLDS",
     "Direction",
+    "Part",
     "Sample",
     "Span",
     "Thresholds",
@@ -82,6 +83,15 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
         return self.nbytes / self.seconds if self.nbytes and self.seconds else None
 
 
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one runtime did in a typical run, in seconds; None where it does not tell."""
+
+    backend: str
+    device_s: Seconds | None = None
+    device_busy_s: Seconds | None = None
+    launches: Count | None = None
+
+
 class Span(msgspec.Struct, frozen=True, kw_only=True):
     """One bar of the picture of the last run, in seconds from the start of the body."""
 
@@ -97,6 +107,7 @@ class Timing(Record, frozen=True, kw_only=True):
 
     Asked: `repeat`, `warmup`, `budget_s`, `cold`, `synchronized`. Seen: all the rest.
     `first` is the first call, never averaged into the others; with `repeat=1` it is the only one.
+    `parts`: each runtime that worked, by itself.
     `number`: runs in each sample. `runs`: how often the body ran in all.
     `trimmed`: samples at the front that still belonged to the warm-up; medians leave them out.
     `collections`: garbage collections while sampling. `drain_s`: cost of draining idle runtimes.
@@ -127,6 +138,7 @@ class Timing(Record, frozen=True, kw_only=True):
     drain_s: Seconds | None = None
     pending: Count | None = None
     backends: tuple[str, ...] = ("host",)
+    parts: tuple[Part, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     spans: tuple[Span, ...] = ()
     device_peak_bytes: Bytes | None = None

@@ -7,7 +7,7 @@ from statistics import quantiles
 from typing import Any
 
 from perfkit import units
-from perfkit.records.timing import Timing, Transfer
+from perfkit.records.timing import Part, Timing, Transfer
 from perfkit.render import svg, table
 from perfkit.render.table import Row
 from perfkit.render.theme import MASK, STYLE, is_stable
@@ -122,8 +122,11 @@ def _device_rows(timing: Timing) -> list[Row]:
         Row("naive", _seconds(timing.naive_s), "what a stopwatch around the body says"),
         Row("host", _seconds(timing.host_s), _host_note(timing)),
     ]
+    if len(timing.parts) > 1:
+        rows += [_part_row(part) for part in timing.parts]
     if timing.device_s is None:
-        unknown = "this runtime does not tell when its work starts and ends"
+        who = "one of them" if len(timing.parts) > 1 else "this runtime"
+        unknown = f"{who} does not tell when its work starts and ends"
         device = Row("device", units.NOT_AVAILABLE, unknown)
         return [*rows, device, *_replay_row(timing), *_transfer_rows(timing)]
     return [
@@ -134,6 +137,14 @@ def _device_rows(timing: Timing) -> list[Row]:
         *_replay_row(timing),
         *_transfer_rows(timing),
     ]
+
+
+def _part_row(part: Part) -> Row:
+    """One of several runtimes that worked in the same cell."""
+    if part.device_s is None:
+        return Row(part.backend, units.NOT_AVAILABLE, "worked, and does not tell when")
+    busy = "" if part.device_busy_s is None else f", busy {_seconds(part.device_busy_s)}"
+    return Row(part.backend, _seconds(part.device_s), f"first start to last end{busy}")
 
 
 def _replay_row(timing: Timing) -> list[Row]:

@@ -352,3 +352,39 @@ def test_no_verdict_between(opencl, queue):
     timing = time_call(body, repeat=3, warmup=1)
     assert 0.4 < timing.device_busy_s / timing.wall_s < 0.6
     assert timing.verdict is None
+
+
+def test_two_runtimes_report_both(opencl, queue, spin, thread):
+    """A cell that uses two runtimes has each by itself beside their union."""
+    lane = thread.lane()
+
+    def body():
+        spin(0.1)
+        thread.launch(lane, 0.3)
+
+    timing = time_call(body)
+    assert timing.backends == ("opencl", "thread")
+    parts = {part.backend: part for part in timing.parts}
+    assert set(parts) == {"opencl", "thread"}
+    assert parts["thread"].device_s > 0.28
+    assert all(part.launches == 1 for part in parts.values())
+    assert timing.device_s >= max(part.device_s for part in parts.values())
+    assert timing.device_busy_s <= sum(part.device_busy_s for part in parts.values())
+
+
+def test_silent_runtime_beside_another(opencl, queue, spin):
+    """Where one of two runtimes does not tell when it worked, the other's times stay."""
+    jnp = pytest.importorskip("jax.numpy")
+    x = jnp.ones((900, 900))
+
+    def body():
+        spin(0.1)
+        return x @ x @ x
+
+    time_call(body)
+    timing = time_call(body)
+    parts = {part.backend: part for part in timing.parts}
+    assert parts["opencl"].device_s > 0.05
+    assert parts["jax"].device_s is None
+    assert timing.device_s is None
+    assert timing.wall_s > 0.05
