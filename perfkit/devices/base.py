@@ -8,8 +8,7 @@ work that the runtime was given, on every lane; what `trace` hooks is put back w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple, Protocol, Self
 
 from perfkit.intervals import Interval
@@ -94,17 +93,26 @@ class Seen(NamedTuple):
     bracketed: bool = False
 
 
-class Trace(Protocol):
-    """Records a runtime's work while it is open. Use it as a context manager."""
+class Trace:
+    """Records a runtime's work while it is open; use it as a context manager.
 
-    def __enter__(self) -> Self: ...
+    This one is for a runtime that gives no work away: it sees nothing, at no cost. Others override
+    `hook` and what they have to tell.
+    """
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    _stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.hook(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def hook(self, stack: ExitStack) -> None:
+        """Begin to listen, and put on the stack what undoes it."""
 
     def clear(self) -> None:
         """Forget what was seen so far, without waiting."""
@@ -114,12 +122,15 @@ class Trace(Protocol):
 
     def take(self) -> Seen:
         """What was seen since the last `take` or `clear`; call it after `synchronize`."""
+        return Seen()
 
     def pending(self) -> int:
         """Commands seen that have not ended, asked without waiting."""
+        return 0
 
     def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
         """Lanes that were given work while the trace was open and are not among `known`."""
+        return ()
 
 
 class Profiler(Protocol):

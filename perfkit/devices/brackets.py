@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
-from perfkit.devices.base import Clock, Lane, Mark, Seen
+from perfkit.devices.base import Clock, Lane, Mark, Seen, Trace
 from perfkit.errors import DeviceError
 from perfkit.intervals import Interval
 
@@ -83,7 +82,7 @@ class _End(NamedTuple):
     was_busy: bool
 
 
-class BracketTrace:
+class BracketTrace(Trace):
     """One interval for each lane that still worked when the body returned.
 
     Work that ended inside the body is known only by the memory it took: then there is no device
@@ -94,27 +93,15 @@ class BracketTrace:
 
     def __init__(self, device: Bracketed, clock: Clock) -> None:
         self._device, self._clock = device, clock
-        self._stack = ExitStack()
         self.lanes: Sequence[Lane] = ()
         self._forget()
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.enter_context(self._device.observed(self._on_made))
-            self._device.open_traces.append(self)
-            stack.callback(self._device.open_traces.remove, self)
-            self.lanes = self._device.lanes()
-            self.clear()
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def hook(self, stack: ExitStack) -> None:
+        stack.enter_context(self._device.observed(self._on_made))
+        self._device.open_traces.append(self)
+        stack.callback(self._device.open_traces.remove, self)
+        self.lanes = self._device.lanes()
+        self.clear()
 
     def _on_made(self, lane: Lane) -> None:
         self._made.append(lane)

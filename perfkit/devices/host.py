@@ -4,47 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Self
 
-from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Trace
 from perfkit.errors import NotSupportedHere
 from perfkit.system.facts import last_level_cache_bytes
 
-__all__ = ["HostDevice", "NothingToTrace", "flush_host_cache"]
-
-
-class NothingToTrace:
-    """The trace of a runtime that gives no work away: it sees nothing, at no cost."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        return None
-
-    def clear(self) -> None:
-        """Nothing to forget."""
-
-    def close_body(self) -> None:
-        """Nothing to mark."""
-
-    def take(self) -> Seen:
-        """Nothing seen."""
-        return Seen()
-
-    def pending(self) -> int:
-        """Never anything."""
-        return 0
-
-    def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
-        """None."""
-        return ()
+__all__ = ["HostDevice", "flush_host_cache"]
 
 
 class HostDevice:
@@ -83,9 +48,9 @@ class HostDevice:
         """Not told here."""
         return None
 
-    def trace(self, clock: Clock) -> NothingToTrace:
+    def trace(self, clock: Clock) -> Trace:
         """Nothing is given away, so there is nothing to see."""
-        return NothingToTrace()
+        return Trace()
 
     def flush_cache(self) -> Flush:
         """Write twice the last-level cache."""

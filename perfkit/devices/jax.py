@@ -14,10 +14,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen, Trace
 from perfkit.devices.host import flush_host_cache
 from perfkit.errors import DeviceError, NotSupportedHere
 from perfkit.intervals import Interval
@@ -156,37 +155,25 @@ class JaxDevice:
         )
 
 
-class _JaxTrace:
+class _JaxTrace(Trace):
     def __init__(self, device: JaxDevice, clock: Clock) -> None:
         self._device, self._clock = device, clock
         self._thread = threading.get_ident()
-        self._stack = ExitStack()
         self._known: dict[int, weakref.ref[Any]] = {}
         self.clear()
 
-    def __enter__(self) -> Self:
+    def hook(self, stack: ExitStack) -> None:
         jax = require("jax", "a JAX trace")
         core = require("jaxlib", "a JAX trace")._jax
-        with ExitStack() as stack:
-            jax.monitoring.register_event_duration_secs_listener(self._compiled)
-            stack.callback(jax.monitoring.unregister_event_duration_listener, self._compiled)
-            array = core.ArrayImpl
-            for name in ("block_until_ready", "__dlpack__"):
-                self._replace(stack, array, name, self._waiting(getattr(array, name)))
-            value = array._value
-            self._replace(stack, array, "_value", property(self._waiting(value.fget)))
-            batched = core.batched_block_until_ready
-            self._replace(stack, core, "batched_block_until_ready", self._waiting(batched))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+        jax.monitoring.register_event_duration_secs_listener(self._compiled)
+        stack.callback(jax.monitoring.unregister_event_duration_listener, self._compiled)
+        array = core.ArrayImpl
+        for name in ("block_until_ready", "__dlpack__"):
+            self._replace(stack, array, name, self._waiting(getattr(array, name)))
+        value = array._value
+        self._replace(stack, array, "_value", property(self._waiting(value.fget)))
+        batched = core.batched_block_until_ready
+        self._replace(stack, core, "batched_block_until_ready", self._waiting(batched))
 
     @staticmethod
     def _replace(stack: ExitStack, holder: Any, name: str, wrapped: Any) -> None:
@@ -239,9 +226,6 @@ class _JaxTrace:
 
     def close_body(self) -> None:
         self._was_behind = self._device.is_behind()
-
-    def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
-        return ()
 
 
 _ANCHOR = "perfkit anchor"

@@ -11,10 +11,10 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from types import ModuleType, TracebackType
-from typing import Any, NamedTuple, Self
+from types import ModuleType
+from typing import Any, NamedTuple
 
-from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen, Trace
 from perfkit.devices.host import flush_host_cache
 from perfkit.errors import DeviceError, NotSupportedHere
 from perfkit.intervals import Interval
@@ -131,33 +131,21 @@ class _Command(NamedTuple):
     returned_s: float
 
 
-class _OpenCLTrace:
+class _OpenCLTrace(Trace):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._thread = threading.get_ident()
-        self._stack = ExitStack()
         self._queues: dict[int, Lane] = {}
         self.clear()
 
-    def __enter__(self) -> Self:
+    def hook(self, stack: ExitStack) -> None:
         cl = require("pyopencl", "an OpenCL trace")
-        with ExitStack() as stack:
-            for name, (kind, describe) in _ENQUEUE.items():
-                self._replace(stack, (cl._cl, cl), name, self._recording(kind, describe))
-            self._replace(stack, (cl._cl, cl), "wait_for_events", self._waiting)
-            self._replace(stack, (cl._cl.CommandQueue,), "finish", self._waiting)
-            for kind in (cl._cl.Event, cl._cl.NannyEvent):
-                self._replace(stack, (kind,), "wait", self._waiting)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+        for name, (kind, describe) in _ENQUEUE.items():
+            self._replace(stack, (cl._cl, cl), name, self._recording(kind, describe))
+        self._replace(stack, (cl._cl, cl), "wait_for_events", self._waiting)
+        self._replace(stack, (cl._cl.CommandQueue,), "finish", self._waiting)
+        for kind in (cl._cl.Event, cl._cl.NannyEvent):
+            self._replace(stack, (kind,), "wait", self._waiting)
 
     def clear(self) -> None:
         self._commands: list[_Command] = []
@@ -170,9 +158,6 @@ class _OpenCLTrace:
     def new_lanes(self, known: Sequence[Lane]) -> Sequence[Lane]:
         pointers = {lane.handle.int_ptr for lane in known}
         return [lane for pointer, lane in self._queues.items() if pointer not in pointers]
-
-    def close_body(self) -> None:
-        """Nothing to mark: each command has its own times."""
 
     def take(self) -> Seen:
         commands, waits, dropped = self._commands, self._waits, self._dropped

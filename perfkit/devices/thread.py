@@ -13,11 +13,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, ClassVar
 
-from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen
+from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen, Trace
 from perfkit.devices.host import flush_host_cache
 from perfkit.errors import DeviceError, NotSupportedHere
 from perfkit.intervals import Interval
@@ -198,7 +197,7 @@ class _ObservedWait:
                 trace.waits.append((self._start_s, end_s))
 
 
-class _ThreadTrace:
+class _ThreadTrace(Trace):
     def __init__(self, clock: Clock) -> None:
         # Commands are stamped with perf_counter; the measurement may run on another clock.
         self._offset_s = clock() - time.perf_counter() if clock is not time.perf_counter else 0.0
@@ -207,24 +206,12 @@ class _ThreadTrace:
         self.waits: list[tuple[float, float]] = []
         self.streams: dict[Stream, None] = {}
 
-    def __enter__(self) -> Self:
+    def hook(self, stack: ExitStack) -> None:
         _traces.append(self)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with suppress(ValueError):
-            _traces.remove(self)
+        stack.callback(_traces.remove, self)
 
     def clear(self) -> None:
         self.commands, self.waits = [], []
-
-    def close_body(self) -> None:
-        """Nothing to mark: each command has its own times."""
 
     def take(self) -> Seen:
         commands, waits = self.commands, self.waits
