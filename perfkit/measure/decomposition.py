@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from perfkit.devices.base import Seen
 from perfkit.intervals import Interval, Intervals, covered_s
@@ -15,6 +15,7 @@ __all__ = ["Reading", "Run", "decompose", "typical_parts", "typical_transfers"]
 MOST_SPANS = 400
 UNSEEN = 0.1
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+MEMORIES: tuple[Literal["pinned", "pageable"] | None, ...] = ("pinned", "pageable", None)
 
 
 class Reading(NamedTuple):
@@ -149,32 +150,42 @@ def _launches(parts: Iterable[Seen], number: int) -> int | None:
 
 
 def _transfers(rows: Sequence[Interval]) -> tuple[Transfer, ...]:
-    by_direction = {d: [row for row in rows if row.kind == d] for d in DIRECTIONS}
+    copies = [row for row in rows if row.kind in DIRECTIONS]
     return tuple(
         Transfer(
             direction=direction,
-            count=len(copies),
-            nbytes=sum(copy.nbytes for copy in copies),
-            seconds=sum(copy.end_s - copy.start_s for copy in copies),
+            memory=memory,
+            count=len(group),
+            nbytes=sum(copy.nbytes for copy in group),
+            seconds=sum(copy.end_s - copy.start_s for copy in group),
         )
-        for direction, copies in by_direction.items()
-        if copies
+        for direction in DIRECTIONS
+        for memory in MEMORIES
+        if (group := [c for c in copies if (c.kind, _memory(c.name)) == (direction, memory)])
     )
 
 
+def _memory(name: str) -> Literal["pinned", "pageable"] | None:
+    """The host's memory in a copy, as CUDA's profiler names it: Memcpy HtoD (Pinned -> Device)."""
+    if "Pinned" in name:
+        return "pinned"
+    return "pageable" if "Pageable" in name else None
+
+
 def typical_transfers(runs: Iterable[Run]) -> tuple[Transfer, ...]:
-    """The transfers of a typical run: medians over the runs that copied in that direction."""
+    """The transfers of a typical run: medians over the runs that had such copies."""
     every = [copy for run in runs for copy in run.transfers]
-    by_direction = {d: [copy for copy in every if copy.direction == d] for d in DIRECTIONS}
     return tuple(
         Transfer(
             direction=direction,
-            count=round(median(copy.count for copy in copies)),
-            nbytes=round(median(copy.nbytes for copy in copies)),
-            seconds=median(copy.seconds for copy in copies),
+            memory=memory,
+            count=round(median(copy.count for copy in group)),
+            nbytes=round(median(copy.nbytes for copy in group)),
+            seconds=median(copy.seconds for copy in group),
         )
-        for direction, copies in by_direction.items()
-        if copies
+        for direction in DIRECTIONS
+        for memory in MEMORIES
+        if (group := [c for c in every if (c.direction, c.memory) == (direction, memory)])
     )
 
 

@@ -460,7 +460,7 @@ class Measurement:
             pending=self._pending,
             backends=self._backends() or ("host",),
             parts=tuple(p for p in typical_parts(seen) if p.backend in self._backends()),
-            transfers=typical_transfers(seen),
+            transfers=typical_transfers(seen) or (self._traced.transfers if self._traced else ()),
             spans=(self._traced or seen[-1]).spans,
             device_peak_bytes=self._held.device_peak_bytes,
             device_retained_bytes=self._held.device_retained_bytes,

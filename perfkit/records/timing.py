@@ -70,9 +70,12 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies in one direction during one run: `h2d`, `d2h` or `d2d`."""
+    """Copies in one direction during one run: `h2d`, `d2h` or `d2d`. `memory`: the host's side of
+    them, None where the runtime does not tell.
+    """
 
     direction: Direction
+    memory: Literal["pinned", "pageable"] | None = None
     count: Count
     nbytes: Bytes
     seconds: Seconds

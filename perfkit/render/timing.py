@@ -194,7 +194,8 @@ def _transfer_row(copy: Transfer) -> Row:
     if not is_stable():
         size = units.capacity(copy.nbytes) if copy.nbytes else "bytes n/a"
         rate = units.bandwidth(copy.bandwidth_Bps)
-        note = f"{units.count(copy.count, 'copy')}, {size}, {rate}"
+        memory = f", {copy.memory}" if copy.memory else ""
+        note = f"{units.count(copy.count, 'copy')}{memory}, {size}, {rate}"
     return Row(DIRECTIONS[copy.direction], _seconds(copy.seconds), note)
 
 

@@ -13,7 +13,10 @@ import pytest
 from fakes import FakeClock, FakeDevice, measure
 
 import perfkit
+from perfkit.devices.base import Seen
 from perfkit.errors import NotSupportedHere, UsageError
+from perfkit.intervals import Interval
+from perfkit.measure.decomposition import Reading, decompose, typical_transfers
 from perfkit.measure.plan import Plan
 from perfkit.measure.timing import time_call
 from perfkit.records.base import Quality
@@ -628,3 +631,16 @@ def test_plan_checks_itself():
     """A sensible plan is returned as it is."""
     plan = Plan(repeat="auto", warmup=0, budget_s=1)
     assert plan.checked() is plan
+
+
+def test_pinned_and_pageable_copies_stay_apart():
+    """Copies whose host memory the profiler names are counted by themselves."""
+    rows = [
+        Interval(0.0, 1.0, "cuda:0", "h2d", "Memcpy HtoD (Pinned -> Device)", 10),
+        Interval(1.0, 4.0, "cuda:0", "h2d", "Memcpy HtoD (Pageable -> Device)", 10),
+        Interval(4.0, 5.0, "cuda:0", "h2d", "copy h2d", 10),
+    ]
+    run = decompose(Reading(0.0, 0.1, 5.0, None), {"fake": Seen(intervals=tuple(rows), launches=3)})
+    found = [(copy.memory, copy.seconds, copy.nbytes) for copy in run.transfers]
+    assert found == [("pinned", 1.0, 10), ("pageable", 3.0, 10), (None, 1.0, 10)]
+    assert typical_transfers([run, run]) == run.transfers
