@@ -378,3 +378,21 @@ def test_graph_of_the_host():
     """A body without device work has no graph, and is told so in one line."""
     with pytest.raises(NotSupportedHere, match="a graph needs work of one runtime"):
         measure_graph(lambda: None)
+
+
+def test_device_reset_in_the_body(cupy, monkeypatch):
+    """A device that is reset under its work gives one line; the next measurement works."""
+
+    def gone(device):
+        raise type("CUDARuntimeError", (RuntimeError,), {"status": 709})("context is destroyed")
+
+    with monkeypatch.context() as patch:
+
+        def body():
+            cupy.kernel(SHORT_S)
+            patch.setattr(cupy.cupy.machine, "synchronize", gone)
+
+        with pytest.raises(DeviceError, match="waiting for cuda:0 failed: context is destroyed"):
+            time_call(body)
+        assert perfkit.last().stopped
+    assert time_call(lambda: cupy.kernel(SHORT_S)).wall_s > 0.9 * SHORT_S
