@@ -35,6 +35,8 @@ class Plan(NamedTuple):
         budget_s = self.budget_s
         if not _is_real(budget_s) or not 0 < budget_s < math.inf:
             raise UsageError(f"budget is {budget_s!r}: give seconds above 0")
+        if not self.synchronize and (self.trace or self.graph):
+            raise UsageError("--no-sync waits for nothing: leave out --trace and --graph")
         return self
 
 

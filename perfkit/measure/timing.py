@@ -380,8 +380,9 @@ class Measurement:
     def _prepare(self) -> None:
         """Leave nothing over from before, on the devices, in the traces or in the caches."""
         if self._plan.cold:
-            flushes = [device.flush_cache() for device, _ in self._watched.values()]
-            flushes = flushes or [flush_host_cache()]
+            # The host's always: a runtime that is loaded need not be the one that the body uses.
+            flushes = [flush_host_cache()]
+            flushes += [device.flush_cache() for device, _ in self._watched.values()]
             flush = max(flushes)
             self._note(
                 f"cold: {flush.nbytes >> 20} MiB written over a cache of {flush.cache_bytes >> 20} "

@@ -13,7 +13,7 @@ import pytest
 from fakes import FakeClock, FakeDevice, measure
 
 import perfkit
-from perfkit.devices.base import Seen
+from perfkit.devices.base import Flush, Seen
 from perfkit.errors import NotSupportedHere, UsageError
 from perfkit.intervals import Interval
 from perfkit.measure.decomposition import Reading, decompose, typical_transfers
@@ -644,3 +644,17 @@ def test_pinned_and_pageable_copies_stay_apart():
     found = [(copy.memory, copy.seconds, copy.nbytes) for copy in run.transfers]
     assert found == [("pinned", 1.0, 10), ("pageable", 3.0, 10), (None, 1.0, 10)]
     assert typical_transfers([run, run]) == run.transfers
+
+
+@pytest.mark.parametrize("extra", ["trace", "graph"])
+def test_no_sync_measures_nothing_else(extra):
+    """A stopwatch that waits for nobody is not combined with what has to wait."""
+    with pytest.raises(UsageError, match="leave out --trace and --graph"):
+        Plan(synchronize=False, **{extra: True}).checked()
+
+
+def test_cold_flushes_the_host_beside_a_runtime(clock, device):
+    """A runtime that is loaded and flushes nothing does not leave the host's cache warm."""
+    device.flush_cache = lambda: Flush(0, 0)
+    timing = measure(lambda: clock.advance(1e-3), clock, devices=[device], cold=True)
+    assert any("over a cache of" in note and "cold: 0" not in note for note in timing.notes)
