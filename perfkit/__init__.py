@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "DeviceError": "perfkit.errors",
     "IncomparableRecords": "perfkit.errors",
+    "LineProfile": "perfkit.records.lines",
     "Machine": "perfkit.records.machine",
     "MissingDependency": "perfkit.errors",
     "NotSupportedHere": "perfkit.errors",
@@ -22,6 +23,7 @@ _PUBLIC = {
     "last": "perfkit.records.base",
     "machine": "perfkit.system.facts",
     "predict": "perfkit.lessons.predictions",
+    "profile_lines": "perfkit.measure.lines.profile",
     "reveal": "perfkit.lessons.predictions",
     "time_call": "perfkit.measure.timing",
 }

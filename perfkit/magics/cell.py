@@ -19,7 +19,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
@@ -30,19 +31,30 @@ from perfkit.magics.rewrite import BEGIN, RUN, VALUE, Loop
 if TYPE_CHECKING:
     from perfkit.measure.timing import Runs
 
-__all__ = ["Body", "CellEngine", "compile_text"]
+__all__ = ["Begin", "Body", "CellEngine", "compile_text"]
 
 _FIRST_LINE = re.compile(r"%%(?P<magic>\w+)(?P<line>(?:[ \t].*)?)\n?$")
 
 
-class Body(Protocol):
+class Body(NamedTuple):
+    """What is run. `label`: the magic as it was typed; `lines`: the whole cell as it was typed;
+    `code` and `names`: the body's own, `code` None where the frame that iterates is the body.
+    """
+
+    label: str
+    lines: list[str]
+    names: dict[str, Any]
+    code: CodeType | None = None
+
+
+class Begin(Protocol):
     """What a cell magic gives the engine."""
 
     def __call__(
-        self, shell: InteractiveShell, line: str, end: Callable[[], None], label: str
+        self, shell: InteractiveShell, line: str, end: Callable[[], None], body: Body
     ) -> Runs:
         """Parse `line`; return a generator that yields once for each run of the body and calls
-        `end` when it is over, whichever way. `label` is the magic as it was typed.
+        `end` when it is over, whichever way.
         """
 
 
@@ -56,13 +68,14 @@ class CellEngine:
     def __init__(self, shell: InteractiveShell) -> None:
         self.shell = shell
         self.running = ""
-        self._bodies: dict[str, Body] = {}
+        self._begins: dict[str, Begin] = {}
+        self._lines: list[str] = []
         self._cell_magics: dict[str, Any] = {}
         self._loop = Loop(self, shell)
 
-    def add(self, magic: str, body: Body) -> None:
-        """Run what the magic is given through `body`."""
-        self._bodies[magic] = body
+    def add(self, magic: str, begin: Begin) -> None:
+        """Run what the magic is given through `begin`."""
+        self._begins[magic] = begin
 
     def rewrite_cells_of(self, magic: str, function: Any) -> None:
         """Rewrite cells that start with `%%magic`, as long as `function` is what it stands for."""
@@ -99,6 +112,7 @@ class CellEngine:
         if code and code[0].startswith("%%"):
             # Another cell magic owns the body: IPython hands all of it to `run_text`.
             return lines
+        self._lines = list(lines)
         call = f"{BEGIN}({found['magic']!r}, {found['line'].strip()!r})\n"
         return [call, *lines[1:]]
 
@@ -108,14 +122,16 @@ class CellEngine:
 
     # -- what the rewritten cell calls ---------------------------------------------------------
 
-    def begin(self, magic: str, line: str, sign: str = "%%") -> Runs:
+    def begin(self, magic: str, line: str, sign: str = "%%", body: Body | None = None) -> Runs:
         """The generator that runs the body. Raises IPython's UsageError: one line."""
         __tracebackhide__ = True
+        if body is None:
+            body = Body(sign + magic, self._lines, self.shell.user_ns)
         if self.running:
             raise UsageError(f"{sign}{magic} inside %%{self.running}: one measurement at a time")
         self.shell.user_ns_hidden[RUN] = None
         try:
-            runs = self._bodies[magic](self.shell, line, self._end, sign + magic)
+            runs = self._begins[magic](self.shell, line, self._end, body)
         except (errors.UsageError, errors.NotSupportedHere) as error:
             raise UsageError(str(error)) from None
         self.running = magic
@@ -142,10 +158,11 @@ class CellEngine:
         """
         __tracebackhide__ = True
         inner = re.match(r"\s*%%(\w+)", text)
-        if inner and inner[1] in self._bodies:
+        if inner and inner[1] in self._begins:
             raise UsageError(f"%%{inner[1]} inside %%{magic}: one measurement at a time")
         code = self._compile(magic, text, sign)
-        runs = self.begin(magic, line, sign)
+        body = Body(sign + magic, text.splitlines(keepends=True), scope, code)
+        runs = self.begin(magic, line, sign, body)
         try:
             for _ in runs:
                 exec(code, scope)

@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from perfkit.errors import UsageError
 from perfkit.magics import options
-from perfkit.magics.cell import compile_text
+from perfkit.magics.cell import Body, compile_text
 from perfkit.magics.muted import Muted
 from perfkit.magics.options import Option
 from perfkit.magics.show import show
@@ -43,9 +43,7 @@ def split(line: str) -> tuple[str, str]:
     return line[: len(line.rstrip()) - len(code)] if code else line, code
 
 
-def begin(
-    shell: InteractiveShell, line: str, end: Callable[[], None], label: str = "%%gpu_time"
-) -> Runs:
+def begin(shell: InteractiveShell, line: str, end: Callable[[], None], body: Body) -> Runs:
     """The runs of one cell. Code behind the options is set-up: run once, outside the time."""
     __tracebackhide__ = True
     # At first use, not when the extension is loaded: the magics of a notebook are many.
@@ -54,7 +52,7 @@ def begin(
     from perfkit.measure.plan import Plan
     from perfkit.measure.timing import Measurement
 
-    asked, setup = options.parse(label, OPTIONS, line)
+    asked, setup = options.parse(body.label, OPTIONS, line)
     plan = Plan(
         repeat=asked["repeat"],
         warmup=asked["warmup"],
@@ -78,7 +76,7 @@ def begin(
             _deliver(shell, timing, asked)
 
     measurement = Measurement(
-        plan, clock, label=label, between=muted.start, done=done, names=shell.user_ns
+        plan, clock, label=body.label, between=muted.start, done=done, names=shell.user_ns
     )
     return measurement.runs()
 

@@ -25,12 +25,14 @@ __all__ = [
     "flags_of",
     "help_of",
     "parse",
+    "seconds",
+    "text",
 ]
 
 
 class Option(NamedTuple):
     """One option. `convert` makes its value from text and raises UsageError with what is wanted;
-    without `convert` it is a switch.
+    without `convert` it is a switch. `many`: it may stand several times, and gives a tuple.
     """
 
     flags: tuple[str, ...]
@@ -38,6 +40,7 @@ class Option(NamedTuple):
     convert: Callable[[str], Any] | None = None
     metavar: str = ""
     default: Any = None
+    many: bool = False
 
     @property
     def name(self) -> str:
@@ -78,13 +81,19 @@ def parse(magic: str, options: Sequence[Option], line: str) -> tuple[dict[str, A
                 raise UsageError(f"{magic}: {flag} needs a value: {flag} {option.metavar}")
             given, rest = "=" + word[1], rest[word.end() :]
         try:
-            values[option.name] = option.convert(given[1:].strip("'\""))
+            value = option.convert(_unquoted(given[1:]))
         except UsageError as error:
             raise UsageError(f"{magic}: {flag} {given[1:]}: {error}") from None
+        values[option.name] = (*(values[option.name] or ()), value) if option.many else value
     rest = rest.strip()
     if rest == "--" or rest.startswith("-- "):
         rest = rest[2:].lstrip()
     return values, "" if rest.startswith("#") else rest
+
+
+def _unquoted(text: str) -> str:
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else text
 
 
 def _unknown(flag: str, by_flag: dict[str, Option]) -> str:
@@ -136,6 +145,16 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise UsageError("give seconds above 0")
     return value
+
+
+def seconds(text: str) -> float:
+    """Seconds above 0, for options of single magics."""
+    return _seconds(text)
+
+
+def text(value: str) -> str:
+    """Text that is not empty, for options of single magics."""
+    return _text(value)
 
 
 def _identifier(text: str) -> str:

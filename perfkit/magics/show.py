@@ -15,6 +15,7 @@ __all__ = ["register", "show", "unregister"]
 
 _VIEWS = {
     ("perfkit.records.timing", "Timing"): "perfkit.render.timing",
+    ("perfkit.records.lines", "LineProfile"): "perfkit.render.lines",
     ("perfkit.records.machine", "Machine"): "perfkit.render.machine",
     ("perfkit.records.lesson", "Prediction"): "perfkit.render.lesson",
     ("perfkit.records.lesson", "Answer"): "perfkit.render.lesson",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from perfkit.system.files import read
 
-__all__ = ["HostPeak"]
+__all__ = ["HostPeak", "traced_memory"]
 
 _RESET_PEAK = "5"
 """What /proc/self/clear_refs takes to start the peak of resident memory anew (Linux >= 4.0)."""
@@ -35,3 +37,26 @@ class HostPeak:
 def _status_bytes(key: str) -> int | None:
     found = re.search(rf"^{key}:\s+(\d+) kB", read(Path("/proc/self/status")), re.MULTILINE)
     return 1024 * int(found[1]) if found else None
+
+
+@contextmanager
+def traced_memory() -> Iterator[Callable[[], tuple[int, int]]]:
+    """Count what Python and NumPy allocate while this is open. Gives a function that returns bytes
+    now, and the most since it was last called. Makes allocations several times slower.
+    """
+    import tracemalloc
+
+    ours = not tracemalloc.is_tracing()
+    if ours:
+        tracemalloc.start(1)
+
+    def now() -> tuple[int, int]:
+        seen = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        return seen
+
+    try:
+        yield now
+    finally:
+        if ours:
+            tracemalloc.stop()

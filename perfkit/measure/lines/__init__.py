@@ -1,0 +1,1 @@
+"""How a line profile is taken: statements, targets, line events, ticks, and what they add up to."""

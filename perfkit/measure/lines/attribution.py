@@ -1,0 +1,318 @@
+"""From ticks and hits to each statement's time."""
+
+from __future__ import annotations
+
+import dis
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from perfkit.measure.lines.calibration import Costs
+from perfkit.measure.lines.events import LOCAL
+from perfkit.measure.lines.profiled import Profiled, Stack
+from perfkit.measure.lines.sampler import LATE_S, Weight
+from perfkit.measure.lines.statements import Layout, Row
+
+__all__ = ["Attributed", "Block", "Traced", "attribute"]
+
+MOSTLY = 0.7
+"""A block that was traced for more of its time keeps the tracer's own times."""
+TIGHT_S = 2e-6
+"""Lines that take less for each hit cannot be told apart inside one loop."""
+BYTECODE_S, USUAL_BYTECODES = 8e-9, 4.5
+"""Before Python 3.12 each bytecode under tracing costs so much more; the calibration's lines have
+so many."""
+
+Block = tuple[int, int]
+"""A layout's number and the line of a loop in it, 0 for what is outside loops."""
+
+
+class Traced(NamedTuple):
+    """What the tracer saw of one statement: hits and seconds as it charged them. `unfinished`: how
+    often it was under way when tracing stopped. `inner`: events in comprehensions and lambdas that
+    are part of it, where they are functions.
+    """
+
+    hits: int = 0
+    raw_s: float = 0.0
+    unfinished: int = 0
+    inner: float = 0.0
+
+
+class Attributed:
+    """Seconds by statement number; by block, by layout. `tight`: statements that share their
+    loop's time only by the tracer's split; `pools`: that time by block.
+    """
+
+    def __init__(self) -> None:
+        self.time_s: dict[int, float] = defaultdict(float)
+        self.self_s: dict[int, float] = defaultdict(float)
+        self.loops: dict[Block, float] = defaultdict(float)
+        self.layouts: dict[int, float] = defaultdict(float)
+        self.tight: set[int] = set()
+        self.pools: dict[Block, float] = defaultdict(float)
+        self.counts: dict[int, int] = defaultdict(int)
+        self.wall_s = 0.0
+
+
+def attribute(
+    profiled: Profiled,
+    weights: Mapping[Stack, Weight],
+    traced: Mapping[int, Traced],
+    costs: Costs,
+    all_traced: bool = False,
+) -> Attributed:
+    """Give each tick's time to the statements under way.
+
+    Statements that wait for a call are certain. Of the innermost one only its block is, since
+    ticks arrive at jumps and calls alone: the block's time is split by the tracer's times. What
+    ran long in one piece keeps its own ticks. `all_traced`: the tracer saw a whole run of its own.
+    """
+    found = Attributed()
+    kept = _kept(profiled, weights, traced)
+    pools: dict[Block, dict[tuple[int, ...], float]] = defaultdict(lambda: defaultdict(float))
+    within: dict[Block, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for stack, weight in weights.items():
+        found.wall_s += weight.true_s
+        if stack.top < 0:
+            continue
+        _add_certain(found, profiled, stack, weight)
+        layout, place = profiled.row(stack.top)
+        block = profiled.owners[stack.top], layout.rows[place].loop
+        within[block][0] += weight.traced_s
+        within[block][1] += weight.seconds
+        if stack.called:
+            _add_top(found, stack.top, stack.outer, weight.true_s)
+        else:
+            pools[block][(stack.top, *stack.outer)] += weight.true_s
+    inside = _traced_callees(weights)
+    for block, parts in pools.items():
+        traced_s, seconds = within[block]
+        trust = all_traced or traced_s > MOSTLY * seconds
+        _split(found, profiled, block, parts, kept, trust, traced, inside, costs)
+    return found
+
+
+def _add_certain(found: Attributed, profiled: Profiled, stack: Stack, weight: Weight) -> None:
+    """Outer statements, and for all of the stack its loops and functions, each once."""
+    blocks: set[Block] = set()
+    for number in (*stack.outer, stack.top):
+        layout, place = profiled.row(number)
+        owner = profiled.owners[number]
+        blocks.update((owner, loop) for loop in layout.loops_around(layout.rows[place]))
+        found.counts[number] += weight.count
+    for number in stack.outer:
+        found.time_s[number] += weight.true_s
+    for block in blocks:
+        found.loops[block] += weight.true_s
+    for owner in {profiled.owners[number] for number in (*stack.outer, stack.top)}:
+        found.layouts[owner] += weight.true_s
+
+
+def _add_top(found: Attributed, number: int, outer: Iterable[int], seconds: float) -> None:
+    found.self_s[number] += seconds
+    if number not in outer:
+        found.time_s[number] += seconds
+
+
+def _kept(
+    profiled: Profiled, weights: Mapping[Stack, Weight], traced: Mapping[int, Traced]
+) -> set[int]:
+    """Statements whose own ticks are right: they run long, or were never traced."""
+    seconds: dict[int, float] = defaultdict(float)
+    counts: dict[int, int] = defaultdict(int)
+    for stack, weight in weights.items():
+        if not stack.called and stack.top >= 0:
+            seconds[stack.top] += weight.seconds
+            counts[stack.top] += weight.count
+    kept = set()
+    for number, spent_s in seconds.items():
+        seen = traced.get(number, Traced())
+        runs = seen.hits + seen.unfinished
+        late = spent_s > LATE_S * counts[number]
+        if late or not seen.hits or seen.raw_s > LATE_S * max(1, runs):
+            kept.add(number)
+    return kept
+
+
+def _traced_callees(weights: Mapping[Stack, Weight]) -> dict[int, float]:
+    """Seconds, while tracing, in which a statement waited for other profiled code."""
+    inside: dict[int, float] = defaultdict(float)
+    for stack, weight in weights.items():
+        for number in stack.outer:
+            inside[number] += weight.traced_s
+        if stack.called and stack.top >= 0:
+            # Code that is not profiled is part of the statement's own time.
+            inside[stack.top] += 0.0
+    return inside
+
+
+def _split(
+    found: Attributed,
+    profiled: Profiled,
+    block: Block,
+    parts: Mapping[tuple[int, ...], float],
+    kept: set[int],
+    trust: bool,
+    traced: Mapping[int, Traced],
+    inside: Mapping[int, float],
+    costs: Costs,
+) -> None:
+    """Share out the ticks of one block among its statements."""
+    owner, loop = block
+    layout = profiled.layouts[owner]
+    members = [
+        number
+        for number in profiled.numbers(owner)
+        if profiled.row(number)[0].rows[number - profiled.starts[owner]].loop == loop
+    ]
+    if not trust:
+        for (top, *outer), seconds in parts.items():
+            if top in kept:
+                _add_top(found, top, outer, seconds)
+        parts = {stack: s for stack, s in parts.items() if stack[0] not in kept}
+        members = [number for number in members if number not in kept]
+    own_s = {
+        number: _own_s(
+            layout, number - profiled.starts[owner], seen, inside.get(number, 0.0), costs
+        )
+        for number in members
+        if (seen := traced.get(number)) is not None and seen.hits + seen.unfinished
+    }
+    total_s = sum(own_s.values())
+    for (top, *outer), seconds in parts.items():
+        if not total_s:
+            _add_top(found, top, outer, seconds)
+            continue
+        for number, part_s in own_s.items():
+            _add_top(found, number, outer, seconds * part_s / total_s)
+    pool_s = sum(parts.values())
+    short = [n for n, part_s in own_s.items() if part_s < TIGHT_S * max(1, traced[n].hits)]
+    if loop and len(short) > 1:
+        found.tight.update(short)
+        found.pools[block] += pool_s
+
+
+def _own_s(layout: Layout, place: int, seen: Traced, inside_s: float, costs: Costs) -> float:
+    """The tracer's time for a statement less what it called and less the tracing itself."""
+    inline_s = costs.inline_s
+    if not LOCAL:
+        inline_s += BYTECODE_S * (bytecodes(layout, layout.rows[place]) - USUAL_BYTECODES)
+    return max(seen.raw_s - inside_s - seen.hits * max(0.0, inline_s), seen.hits * 1e-9)
+
+
+def bytecodes(layout: Layout, row: Row) -> int:
+    """How many bytecodes a statement has."""
+    counts: dict[int, int] | None = layout.__dict__.get("_bytecodes")
+    if counts is None:
+        counts = defaultdict(int)
+        for instruction in dis.get_instructions(layout.code):
+            line = instruction.positions.lineno if instruction.positions else None
+            if line is not None and line in layout.row_of_line:
+                counts[layout.row_of_line[line]] += 1
+        layout.__dict__["_bytecodes"] = counts
+    return counts[layout.row_of_line[row.line]]
+
+
+CALL_EVENTS = 1.2
+"""Entering and leaving a profiled function costs as much as so many line events."""
+
+
+def attribute_exactly(
+    profiled: Profiled,
+    weights: Mapping[Stack, Weight],
+    traced: Mapping[int, Traced],
+    costs: Costs,
+    elapsed_s: float,
+) -> tuple[Attributed, dict[int, float]]:
+    """Take the tracer's own times, less the cost of the events on a line and in what it called;
+    the ticks say who called whom. Also returns the seconds that were taken off each statement.
+    """
+    found = attribute(profiled, weights, traced, costs, all_traced=True)
+    found.tight.clear()
+    events = _events_by_layout(profiled, traced)
+    found.wall_s = max(0.0, elapsed_s - costs.event_s * sum(events.values()))
+    recursive = _recursive(profiled, weights)
+    nested, inside = _nesting(profiled, weights)
+    removed: dict[int, float] = {}
+    for number, seen in traced.items():
+        layout, place = profiled.row(number)
+        inline_s = seen.raw_s - _own_s(layout, place, seen, 0.0, costs)
+        under = nested.get(number, {})
+        removed[number] = inline_s + costs.event_s * (
+            seen.inner + sum(share * events[owner] for owner, share in under.items())
+        )
+        if profiled.owners[number] in recursive:
+            continue
+        found.time_s[number] = max(0.0, seen.raw_s - removed[number])
+        found.self_s[number] = found.time_s[number] * (1 - inside.get(number, 0.0))
+    for number in list(found.time_s):
+        if number not in traced and profiled.owners[number] not in recursive:
+            del found.time_s[number]
+    _sum_up(found, profiled, recursive)
+    return found, removed
+
+
+def _events_by_layout(profiled: Profiled, traced: Mapping[int, Traced]) -> dict[int, float]:
+    events: dict[int, float] = defaultdict(float)
+    for number, seen in traced.items():
+        owner = profiled.owners[number]
+        is_first = number == profiled.starts[owner]
+        events[owner] += seen.hits * (1 + CALL_EVENTS * is_first) + seen.inner
+    return events
+
+
+def _recursive(profiled: Profiled, weights: Iterable[Stack]) -> set[int]:
+    """Layouts that called themselves: the tracer counts their time once for each depth."""
+    found = set()
+    for stack in weights:
+        owners = [profiled.owners[number] for number in (*stack.outer, stack.top) if number >= 0]
+        found |= {owner for owner in owners if owners.count(owner) > 1}
+    return found
+
+
+def _nesting(
+    profiled: Profiled, weights: Mapping[Stack, Weight]
+) -> tuple[dict[int, dict[int, float]], dict[int, float]]:
+    """For each statement: which share of each layout's time was under it, and which share of its
+    own time other profiled code ran.
+    """
+    total: dict[int, float] = defaultdict(float)
+    under: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    spent: dict[int, float] = defaultdict(float)
+    waiting: dict[int, float] = defaultdict(float)
+    for stack, weight in weights.items():
+        if stack.top < 0:
+            continue
+        chain = (stack.top, *stack.outer)
+        for owner in {profiled.owners[number] for number in chain}:
+            total[owner] += weight.seconds
+        for depth, number in enumerate(chain):
+            spent[number] += weight.seconds
+            if depth:
+                waiting[number] += weight.seconds
+            for owner in {profiled.owners[inner] for inner in chain[:depth]}:
+                under[number][owner] += weight.seconds
+    shares = {
+        number: {owner: seconds / total[owner] for owner, seconds in owners.items()}
+        for number, owners in under.items()
+    }
+    return shares, {number: waiting[number] / spent[number] for number in spent if spent[number]}
+
+
+def _sum_up(found: Attributed, profiled: Profiled, recursive: set[int]) -> None:
+    """Loops and functions as sums of their statements."""
+    loops: dict[Block, float] = defaultdict(float)
+    layouts: dict[int, float] = defaultdict(float)
+    for number, seconds in found.time_s.items():
+        layout, place = profiled.row(number)
+        owner = profiled.owners[number]
+        layouts[owner] += seconds
+        for loop in layout.loops_around(layout.rows[place]):
+            loops[owner, loop] += seconds
+    for block, seconds in loops.items():
+        if block[0] not in recursive:
+            found.loops[block] = seconds
+    for owner, seconds in layouts.items():
+        if owner not in recursive:
+            found.layouts[owner] = seconds

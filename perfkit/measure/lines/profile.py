@@ -1,0 +1,385 @@
+"""Profile the lines of a cell or function: which code, in which way, and the record of it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Literal, NamedTuple, get_args
+
+from perfkit.errors import UsageError
+from perfkit.measure.lines import targets
+from perfkit.measure.lines.calibration import Costs, calibrate
+from perfkit.measure.lines.events import LineEvents, refuse_other_tools
+from perfkit.measure.lines.profiled import Profiled
+from perfkit.measure.lines.report import Observed, record
+from perfkit.measure.lines.sampler import Sampler
+from perfkit.measure.lines.statements import Sources
+from perfkit.measure.lines.stepped import stepped
+from perfkit.measure.lines.steps import Steps
+from perfkit.measure.lines.ticks import AlarmTicks, ThreadTicks, Ticks, why_no_alarm
+from perfkit.optional import require
+from perfkit.records.base import keep_last
+from perfkit.records.lines import LineProfile
+
+__all__ = ["Asked", "Cell", "LineMeasurement", "profile_lines"]
+
+Way = Literal["bursts", "exact", "twice"]
+Runs = Generator[None, None, None]
+
+
+class Asked(NamedTuple):
+    """What is asked of a line profile. `functions`: what to profile besides what is found by
+    name (`find`). `sync`, `memory`: stop after each statement, to wait for the devices or to read
+    memory. `backends`: only these runtimes.
+    """
+
+    mode: Way = "bursts"
+    functions: tuple[Any, ...] = ()
+    find: bool = True
+    sync: bool = False
+    memory: bool = False
+    backends: tuple[str, ...] | None = None
+
+    def checked(self) -> Asked:
+        """This. Raises UsageError in one line where it makes no sense."""
+        if self.mode not in get_args(Way):
+            raise UsageError(f"mode is {self.mode!r}: give 'bursts', 'exact' or 'twice'")
+        if self.mode != "bursts" and (self.sync or self.memory):
+            raise UsageError(
+                "--sync and --memory stop after each statement: leave out --exact and --twice"
+            )
+        return self
+
+
+class Cell(NamedTuple):
+    """A body that is profiled itself. `code`: None where it is the frame that runs the loop;
+    `text`: its lines as typed; `skip`: statements at the front that are ours. `shown`: are its
+    own lines rows too?
+    """
+
+    names: Mapping[str, Any]
+    text: list[str] | None = None
+    code: CodeType | None = None
+    skip: int = 0
+    shown: bool = True
+
+
+def profile_lines(
+    fn: Callable[..., object],
+    *args: Any,
+    mode: Way = "bursts",
+    functions: Sequence[Any] = (),
+    sync: bool = False,
+    memory: bool = False,
+    **kwargs: Any,
+) -> LineProfile:
+    """Profile the lines of `fn(*args, **kwargs)`, and of the user's own functions that it calls.
+
+    `mode`: 'bursts' traces in short bursts and takes the time from ticks in between (right shares,
+    hits of hot lines as lower limits); 'exact' traces everything (all hits, wide uncertainty);
+    'twice' runs `fn` once plain for the time and once traced for the hits. `functions`: profile
+    these too, libraries' as well. `sync`: wait for the devices after each statement, which gives
+    statements their device time; `memory`: count what each allocates. A function with arguments of
+    these names: wrap it in lambda.
+
+    Raises UsageError if there is no Python code to profile, NotSupportedHere while another tool
+    traces, and whatever `fn` raises; what was seen by then is `perfkit.last()`.
+    """
+    if not callable(fn):
+        raise UsageError(f"profile_lines runs a function, not {type(fn).__name__}")
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+    asked = Asked(mode, (fn, *functions), sync=sync, memory=memory).checked()
+    measurement = LineMeasurement(asked, label=name, stop_at=profile_lines.__code__, body=fn)
+    with closing(measurement.runs()) as runs:
+        for _ in runs:
+            fn(*args, **kwargs)
+    assert measurement.profile is not None
+    return measurement.profile
+
+
+class LineMeasurement:
+    """One line profile under way. `profile` is set when `runs` has ended, however it ended."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        *,
+        label: str,
+        cell: Cell | None = None,
+        stop_at: CodeType | None = None,
+        body: Callable[..., object] | None = None,
+        between: Callable[[], None] = lambda: None,
+        done: Callable[[LineProfile | None], None] = lambda _: None,
+    ) -> None:
+        """`body`: the function that is run, where there is no cell. `stop_at`: the code that calls
+        the body. `between` is called before the second run of
+        'twice'; `done` once, when `runs` has ended. Raises what `profile_lines` raises.
+        """
+        refuse_other_tools()
+        self.profile: LineProfile | None = None
+        self._asked, self._label, self._cell = asked, label, cell
+        self._between, self._done = between, done
+        self._sources, self._profiled = Sources(), Profiled()
+        self._profiled.stop_at = stop_at
+        self._notes: dict[str, None] = {}
+        self._found: dict[int, FunctionType | CodeType] = {}
+        self._events = LineEvents()
+        self._elapsed: list[float] = []
+        self._plain: Sampler | None = None
+        self._steps: Steps | None = None
+        self._traced: Sampler | None = None
+        self._mode = asked.mode
+        self._has_base = False
+        if cell is None:
+            self._add_targets()
+            self._has_base = (
+                isinstance(body, FunctionType) and self._profiled.layouts[0].code is body.__code__
+            )
+
+    # -- what to profile -----------------------------------------------------------------------
+
+    def _add_targets(self) -> None:
+        for target in self._asked.functions:
+            self._add_target(target)
+
+    def _add_target(self, target: Any) -> None:
+        name = getattr(target, "__qualname__", None) or type(target).__name__
+        functions, notes = targets.unwrap(target, name)
+        for note in notes:
+            self.note(note)
+        known = [function for function in functions if self.add(function.__code__)]
+        if not known and functions and functions[0].__name__ == "<lambda>":
+            raise UsageError(
+                f"{name}: a lambda is part of the statement that it stands in: profile the "
+                "function around it, or write it with def"
+            )
+        if not known:
+            raise UsageError(
+                f"{name}: its source is not to be found (made by exec, or its file has changed): "
+                "define it in a cell or a file"
+            )
+        if self._asked.find:
+            for function in functions:
+                self._add_called(function.__code__, targets._scope(function))
+
+    def _add_called(self, code: CodeType, names: Mapping[str, Any]) -> None:
+        for each in targets.defined_in(code):
+            self.add(each)
+        for function in targets.called_by(code, names):
+            self.add(function.__code__)
+            for each in targets.defined_in(function.__code__):
+                self.add(each)
+
+    def add(self, code: CodeType) -> bool:
+        """Profile a function's code. False if its source cannot be shown."""
+        if self._profiled.knows(code):
+            return True
+        layout = self._sources.layout(code)
+        if layout is None:
+            return False
+        self._profiled.add(layout)
+        self._register(code)
+        return True
+
+    def _register(self, code: CodeType) -> None:
+        if not self._events.add(code):
+            self.note(
+                f"{code.co_qualname} has the same bytecode on the same lines as another function: "
+                "its hits are not counted"
+            )
+        if sys.version_info < (3, 12):
+            # There a comprehension is a function: unregistered, its events would not be counted.
+            from perfkit.measure.lines.profiled import inner_code
+
+            for inner in inner_code(code):
+                self._events.add(inner)
+
+    def _discover(self, code: CodeType) -> bool:
+        """A tick met code that is not known: the user's own is profiled from here on."""
+        return self._asked.find and targets.is_own(code) and self.add(code)
+
+    def profile_decorator(self, function: Any) -> Any:
+        """What `@profile` does in a cell: the function is profiled, and stays as it is."""
+        name = getattr(function, "__qualname__", None) or type(function).__name__
+        for each in targets.unwrap(function, name)[0]:
+            self.add(each.__code__)
+        return function
+
+    def dump(self, path: str) -> None:
+        """Write what `python -m line_profiler PATH` reads: corrected times, hits as counted."""
+        assert self.profile is not None
+        stats = require("line_profiler.line_profiler", "-D")
+        timings: dict[tuple[str, int, str], list[tuple[int, int, int]]] = {}
+        for layout in self._profiled.layouts:
+            code = layout.code
+            timings[code.co_filename, code.co_firstlineno, code.co_qualname] = [
+                (row.line, row.hits, round(1e9 * row.time_s))
+                for row in self.profile.statements
+                if row.function == layout.name and layout.row_of_line.get(row.line) is not None
+            ]
+        stats.LineStats(timings, 1e-9).to_file(path)
+
+    def note(self, text: str) -> None:
+        """Say it once in the report."""
+        self._notes[text] = None
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def runs(self) -> Runs:
+        """Yield once for each run of the body (twice in mode 'twice')."""
+        __tracebackhide__ = True
+        stopped = "an error or an interrupt"
+        try:
+            self._prepare(sys._getframe(1))
+            if self._asked.sync or self._asked.memory:
+                yield from self._run_in_steps()
+            elif self._mode == "twice":
+                yield from self._run("never")
+                self._plain = self._traced
+                self._between()
+                yield from self._run("always")
+            else:
+                yield from self._run("bursts" if self._mode == "bursts" else "always")
+            stopped = ""
+        finally:
+            self._events.close()
+            self._profiled.base = None
+            try:
+                if self._traced is not None or self._steps is not None:
+                    self.profile = self._record(stopped)
+                    keep_last(self.profile)
+            finally:
+                self._done(self.profile)
+
+    def _prepare(self, frame: FrameType) -> None:
+        if self._cell is not None:
+            self._add_cell(self._cell, frame)
+            self._add_targets()
+        if self._asked.sync or self._asked.memory:
+            return
+        self._events.open()
+        self._costs: Costs = calibrate(self._events)
+        self._ticks: Ticks = AlarmTicks()
+        if reason := why_no_alarm():
+            self._ticks = ThreadTicks()
+            if self._mode == "bursts":
+                self._mode = "exact"
+                self.note(f"no bursts: {reason}; everything was traced instead (--exact)")
+
+    def _add_cell(self, cell: Cell, frame: FrameType) -> None:
+        code = cell.code or frame.f_code
+        if not cell.shown:
+            if self._asked.find:
+                self._add_called(code, cell.names)
+            return
+        layout = self._sources.cell("cell", code, cell.text, cell.skip)
+        if layout is None:
+            self.note("the cell's own lines cannot be shown: its source is not to be found")
+        else:
+            self._profiled.add(layout)
+            self._register(code)
+            self._has_base = True
+            if cell.code is None:
+                self._profiled.base = frame
+        self._add_called(code, cell.names)
+
+    def _run(self, mode: Literal["bursts", "always", "never"]) -> Runs:
+        __tracebackhide__ = True
+        sampler = Sampler(self._profiled, self._events, self._costs, mode, self._discover)
+        self._traced = sampler
+        threads = _ThreadEvents(self._events, on=mode == "always")
+        ticks = self._ticks
+        with threads:
+            sampler.start()
+            start_s = time.perf_counter()
+            ticks.start(sampler.tick)
+            try:
+                yield
+            finally:
+                taken = not ticks.is_ours()
+                ticks.stop()
+                end_s = time.perf_counter()
+                sampler.stop()
+                self._elapsed.append(end_s - start_s)
+        if taken:
+            self.note("the code took the alarm signal while it ran: ticks ended there")
+
+    def _run_in_steps(self) -> Runs:
+        __tracebackhide__ = True
+        asked = self._asked
+        self._steps = Steps(
+            self._profiled,
+            sync=asked.sync,
+            memory=asked.memory,
+            backends=asked.backends,
+            discover=self._discover,
+        )
+        with self._steps:
+            start_s = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._elapsed.append(time.perf_counter() - start_s)
+
+    def _record(self, stopped: str) -> LineProfile:
+        if self._steps is not None:
+            return stepped(
+                self._label,
+                self._profiled,
+                self._steps,
+                self._elapsed[0],
+                stopped,
+                self._asked,
+                tuple(self._notes),
+            )
+        assert self._traced is not None
+        seen = Observed(
+            label=self._label,
+            mode=self._mode,
+            profiled=self._profiled,
+            table=self._events.table(),
+            costs=self._costs,
+            sampler=self._traced,
+            plain=self._plain,
+            elapsed_s=tuple(self._elapsed),
+            has_base=self._has_base,
+            notes=tuple(self._notes),
+            stopped=stopped,
+        )
+        return record(seen)
+
+
+class _ThreadEvents:
+    """Before Python 3.12 tracing is a thread's own matter: switch it on in threads that start."""
+
+    def __init__(self, events: LineEvents, on: bool) -> None:
+        self._events = events
+        self._needed = on and sys.version_info < (3, 12)
+
+    def __enter__(self) -> None:
+        if not self._needed:
+            return
+        self._kept = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+        kept, engine = self._kept, self._events._engine
+
+        def traced(thread: threading.Thread) -> None:
+            if thread.name == "perfkit-ticks":
+                kept(thread)
+                return
+            engine.enable()
+            try:
+                kept(thread)
+            finally:
+                # Thread numbers are used again: what stays enabled would blind the next one.
+                engine.disable()
+
+        threading.Thread._bootstrap_inner = traced  # type: ignore[attr-defined]
+
+    def __exit__(self, *_: object) -> None:
+        if self._needed:
+            with suppress(AttributeError):
+                threading.Thread._bootstrap_inner = self._kept  # type: ignore[attr-defined]

@@ -1,0 +1,266 @@
+"""Where a body is at each tick, and when its lines are traced.
+
+Tracing makes tight loops ten times slower and charges the cost to the wrong lines, so that no
+table of costs can take it out again. It is therefore on in short bursts only, for the hits and
+for the split inside loops; the time comes from the ticks between them, which cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Literal, NamedTuple
+
+from perfkit.measure.lines.calibration import Costs
+from perfkit.measure.lines.events import LOCAL, LineEvents
+from perfkit.measure.lines.profiled import Profiled, Stack
+
+__all__ = ["LATE_S", "Sampler", "Weight"]
+
+BURST_S = 2e-3 if LOCAL else 4e-3
+OFF = 9.0 if LOCAL else 3.0
+"""After a burst tracing is off for so many times its length."""
+HEAVY, VERY_HEAVY = 0.10, 0.45
+"""Share of the time that line events cost: above the first, tracing stops after a burst; above
+the second the correction itself is doubtful, and the ticks count for little."""
+DOUBTFUL, UNSEEN = 0.12, 0.35
+"""What ticks count for under very heavy tracing, and, before Python 3.12, where code that is not
+profiled was slowed without leaving hits."""
+LATE_S = 1.8e-3
+"""A tick that comes so late waited for a long call in C to end."""
+READ_SHARE = 0.05
+"""Counting hits may cost such a share of a burst."""
+
+
+class Weight:
+    """What the ticks on one stack add up to: corrected seconds, seconds as they passed (of these
+    while tracing), and their number.
+    """
+
+    __slots__ = ("count", "seconds", "traced_s", "true_s")
+
+    def __init__(self) -> None:
+        self.true_s = self.seconds = self.traced_s = 0.0
+        self.count = 0
+
+
+class _Tick(NamedTuple):
+    """A tick of a burst whose cost is not known yet."""
+
+    stack: Stack
+    seconds: float
+
+
+class Sampler:
+    """Give `tick` to something that ticks. `mode`: trace in bursts, always or never."""
+
+    def __init__(
+        self,
+        profiled: Profiled,
+        events: LineEvents,
+        costs: Costs,
+        mode: Literal["bursts", "always", "never"],
+        discover: Callable[[CodeType], bool] = lambda _: False,
+    ) -> None:
+        self._profiled, self._events, self._costs, self._mode = profiled, events, costs, mode
+        self._discover = discover
+        self.weights: dict[Stack, Weight] = {}
+        self.other_threads: dict[Stack, Weight] = {}
+        self.unseen: set[int] = set()
+        """Statements that were under way while nothing was traced."""
+        self.base_moves: set[tuple[int, int]] = set()
+        """From where to where the outermost code went while nothing was traced."""
+        self.partial: dict[tuple[int, int], tuple[int, int]] = {}
+        """Nanoseconds of lines that were under way when tracing stopped, and how often, by bytecode
+        and line.
+        """
+        self.halves: dict[int, int] = {}
+        """How often a statement was under way when tracing began."""
+        self.ticks = self.bursts = 0
+        self.off_s = self.own_s = 0.0
+        self.failure = ""
+        self._foreign: dict[int, CodeType] = {}
+        self._seen: set[int] = set()
+        self._pending: list[_Tick] = []
+        self._threads = {thread.ident for thread in threading.enumerate()}
+        self._inside = False
+        self._outermost = -1
+        self._last = Stack((), -1, True)
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The body begins."""
+        self._last_s = self._burst_s = self._checked_s = time.perf_counter()
+        self._hits, self._read_s = self._events.hits(), 0.0
+        self._until_s = 0.0
+        if self._mode != "never":
+            self._switch_on(self._last_s, Stack((), -1, True))
+
+    def stop(self) -> None:
+        """The body has ended, or has raised."""
+        if not self.failure:
+            self._safely(None)
+        if self._events.on:
+            self._flush(time.perf_counter())
+            if self._events.displaced():
+                self._events.abandon()
+                self.failure = self.failure or DISPLACED
+            self._keep_partial(self._events.switch_off())
+
+    def tick(self, frame: FrameType | None) -> None:
+        """Look where the body is. Never raises."""
+        if not self._inside and not self.failure:
+            self._safely(frame)
+
+    def _safely(self, frame: FrameType | None) -> None:
+        self._inside = True
+        try:
+            self._tick(frame)
+        except Exception as error:
+            # An error of ours must not end the user's cell.
+            self.failure = f"perfkit stopped looking: {type(error).__name__}: {error}"
+        finally:
+            self._inside = False
+
+    def _tick(self, frame: FrameType | None) -> None:
+        now_s = time.perf_counter()
+        seconds = now_s - self._last_s
+        stack = self._profiled.read(frame, self._unknown)
+        if stack.top < 0 and frame is None:
+            stack = self._at_the_end(seconds)
+        self.ticks += frame is not None
+        is_new = self._note_new(stack)
+        if self._events.on:
+            self._pending.append(_Tick(stack, seconds))
+            self._traced_tick(now_s, stack, is_new)
+        else:
+            self.off_s += seconds
+            self._weigh(self.weights, stack, seconds, seconds, 0.0)
+            self._note_unseen(stack)
+            if self._mode == "bursts" and (is_new or now_s >= self._until_s):
+                self._switch_on(now_s, stack)
+        if threading.active_count() > len(self._threads):
+            self._look_at_threads(seconds)
+        self._outermost = stack.outer[-1] if stack.outer else stack.top
+        self._last = stack
+        self._last_s = time.perf_counter()
+        self.own_s += self._last_s - now_s
+
+    def _at_the_end(self, seconds: float) -> Stack:
+        """Where a body was that is over: where it was last seen, or, after a long call in C, at
+        its last statement.
+        """
+        last = self._profiled.last_number()
+        if seconds < LATE_S or last is None:
+            return self._last
+        return Stack((), last, True)
+
+    def _note_new(self, stack: Stack) -> bool:
+        numbers = {*stack.outer, stack.top} - {-1}
+        if numbers <= self._seen:
+            return False
+        self._seen |= numbers
+        return True
+
+    def _note_unseen(self, stack: Stack) -> None:
+        self.unseen.update(stack.outer, (stack.top,))
+        here = stack.outer[-1] if stack.outer else stack.top
+        self.base_moves.add((self._outermost, here))
+
+    # -- bursts --------------------------------------------------------------------------------
+
+    def _switch_on(self, now_s: float, stack: Stack) -> None:
+        self._note_unseen(stack)
+        if stack.top >= 0:
+            self.halves[stack.top] = self.halves.get(stack.top, 0) + 1
+        self.bursts += 1
+        self._burst_s = self._checked_s = now_s
+        self._events.switch_on()
+
+    def _traced_tick(self, now_s: float, stack: Stack, is_new: bool) -> None:
+        if self._events.displaced():
+            self._flush(now_s)
+            self._events.abandon()
+            self.failure = DISPLACED
+            return
+        if is_new:
+            self._burst_s = now_s
+        if now_s - self._checked_s < max(BURST_S, self._read_s / READ_SHARE):
+            return
+        slow = self._flush(now_s)
+        if self._mode == "bursts" and slow and now_s - self._burst_s >= BURST_S:
+            self._note_unseen(stack)
+            self._keep_partial(self._events.switch_off())
+            self._until_s = now_s + OFF * (now_s - self._burst_s)
+
+    def _flush(self, now_s: float) -> bool:
+        """Weigh the ticks since the last look at the hits. Is the tracing worth ending?"""
+        pending, self._pending = self._pending, []
+        begun_s = time.perf_counter()
+        hits = self._events.hits()
+        self._read_s = time.perf_counter() - begun_s
+        spent_s = sum(tick.seconds for tick in pending) or 1e-9
+        load = min(1.0, (hits - self._hits) * self._costs.event_s / spent_s)
+        self._hits, self._checked_s = hits, now_s
+        sure = DOUBTFUL if load > VERY_HEAVY and self._mode == "bursts" else 1.0
+        punctual = 0
+        for tick in pending:
+            share = (1 - load) * sure
+            if not LOCAL and tick.stack.foreign and tick.seconds < LATE_S:
+                share *= UNSEEN
+            punctual += tick.seconds < LATE_S
+            seconds = tick.seconds
+            self._weigh(self.weights, tick.stack, seconds, share * seconds, seconds)
+        # Before 3.12 all Python code is slowed, whether it leaves hits or not: long calls are not.
+        return load > HEAVY or (not LOCAL and 2 * punctual > len(pending))
+
+    def _keep_partial(self, under_way: dict[int, tuple[int, int]]) -> None:
+        for bytecode, (line, ns) in under_way.items():
+            before_ns, count = self.partial.get((bytecode, line), (0, 0))
+            self.partial[bytecode, line] = before_ns + ns, count + 1
+
+    # -- what a tick adds ----------------------------------------------------------------------
+
+    def _weigh(
+        self,
+        where: dict[Stack, Weight],
+        stack: Stack,
+        seconds: float,
+        true_s: float,
+        traced_s: float,
+    ) -> None:
+        weight = where.get(stack)
+        if weight is None:
+            weight = where[stack] = Weight()
+        weight.true_s += true_s
+        weight.seconds += seconds
+        weight.traced_s += traced_s
+        weight.count += 1
+
+    def _look_at_threads(self, seconds: float) -> None:
+        for ident, frame in sys._current_frames().items():
+            if ident not in self._threads and ident != threading.get_ident():
+                stack = self._profiled.read(frame, self._unknown)
+                if stack.top >= 0 and not self._is_base_alone(stack):
+                    self._weigh(self.other_threads, stack, seconds, seconds, 0.0)
+                    self._note_new(stack)
+                    if not self._events.on:
+                        self._note_unseen(stack)
+
+    def _is_base_alone(self, stack: Stack) -> bool:
+        return self._profiled.base is not None and not stack.outer
+
+    def _unknown(self, code: CodeType) -> bool:
+        if id(code) in self._foreign:
+            return False
+        if self._discover(code):
+            return True
+        self._foreign[id(code)] = code
+        return False
+
+
+DISPLACED = "another tool took the trace function while the cell ran: the report ends there"
