@@ -293,7 +293,10 @@ def _columns(profile: LineProfile, unit_s: float | None) -> list[_Column]:
         _Column("bound", ran(lambda row: _bound(row.share, row.uncertainty))),
     ]
     if profile.synchronized:
-        columns.insert(2, _Column("device", ran(lambda row: time(row.device_s))))
+        columns[2:2] = [
+            _Column("host", ran(lambda row: time(row.host_s))),
+            _Column("device", ran(lambda row: time(row.device_s))),
+        ]
     if profile.memory:
         columns += [
             _Column("allocated", ran(lambda row: _capacity(row.host_bytes))),
@@ -336,7 +339,9 @@ def _points(uncertainty: float) -> str:
 def _hits(row: Statement) -> str:
     if row.hits_exact:
         return f"{row.hits:,}"
-    return MASK if is_stable() else f">= {row.hits:,}"
+    if is_stable():
+        return MASK
+    return f">= {row.hits:,}" if row.hits else units.NOT_AVAILABLE
 
 
 def _per_hit(row: Statement) -> float | None:
@@ -438,7 +443,7 @@ def _measured(profile: LineProfile, unit_s: float | None) -> list[str]:
 
 def _slowed(profile: LineProfile) -> str:
     what = "the cell" if profile.label.startswith("%%") else "the run"
-    if profile.overhead is None:
+    if profile.overhead is None or profile.synchronized:
         return ""
     if is_stable():
         return f"{what} ran {MASK} x slower under the profiler"
@@ -468,8 +473,8 @@ def _remarks(
         )
     if profile.synchronized:
         remarks.append(
-            "wall: host time until the devices were empty; device: their own time for what the "
-            "statement launched; overlap between host and device is lost in this mode"
+            "wall: until the devices were empty; host: without that waiting; device: the devices' "
+            "own time for what the statement launched; host and device do not overlap in this mode"
         )
     if profile.memory:
         remarks.append(

@@ -136,14 +136,14 @@ def _kept(
 
 
 def _traced_callees(weights: Mapping[Stack, Weight]) -> dict[int, float]:
-    """Seconds, while tracing, in which a statement waited for other profiled code."""
+    """Seconds, while tracing, in which a statement waited for a call."""
     inside: dict[int, float] = defaultdict(float)
     for stack, weight in weights.items():
         for number in stack.outer:
             inside[number] += weight.traced_s
         if stack.called and stack.top >= 0:
-            # Code that is not profiled is part of the statement's own time.
-            inside[stack.top] += 0.0
+            # Its own ticks are certain already: the split is about the rest.
+            inside[stack.top] += weight.traced_s
     return inside
 
 

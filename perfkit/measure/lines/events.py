@@ -31,6 +31,7 @@ class LineEvents:
         self._keeper = self._lib.LineProfiler(wrap_trace=False)
         self._codes: dict[int, CodeType] = {}
         self._bytecode: set[tuple[bytes, int]] = set()
+        self._error_callbacks: tuple[Any, Any] = (None, None)
         self.on = self._open = False
 
     def add(self, code: CodeType) -> bool:
@@ -63,6 +64,7 @@ class LineEvents:
             events = monitoring().events
             # An exception ends lines too, and cannot be limited to single code objects.
             monitoring().set_events(self._tool, events.RAISE | events.RERAISE)
+            self._hear_errors((None, None))
         self._open = True
 
     def close(self) -> None:
@@ -78,6 +80,7 @@ class LineEvents:
             return
         self._engine.enable()
         if LOCAL:
+            self._hear_errors(self._error_callbacks)
             self._listen(self._codes.values(), self._wanted)
         self.on = True
 
@@ -91,6 +94,7 @@ class LineEvents:
         open_ = self._open_records()
         if LOCAL:
             self._listen(self._codes.values(), 0)
+            self._hear_errors((None, None))
         self._engine.disable()
         self.on = False
         return {
@@ -134,13 +138,23 @@ class LineEvents:
         return records
 
     @property
-    def _tool(self) -> int:
-        return int(self._lib.LineProfiler.tool_id)
+    def _tool(self) -> Any:
+        return self._lib.LineProfiler.tool_id
 
     @property
     def _wanted(self) -> int:
         events = monitoring().events
         return events.LINE | events.PY_RETURN | events.PY_YIELD
+
+    def _hear_errors(self, callbacks: tuple[Any, Any]) -> None:
+        """An event costs the less if nobody hears it; to end it would touch all code there is."""
+        kinds = monitoring().events
+        before = (
+            monitoring().register_callback(self._tool, kinds.RAISE, callbacks[0]),
+            monitoring().register_callback(self._tool, kinds.RERAISE, callbacks[1]),
+        )
+        if before != (None, None):
+            self._error_callbacks = before
 
     def _listen(self, codes: Iterable[CodeType], events: int) -> None:
         for code in codes:

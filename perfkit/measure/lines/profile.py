@@ -276,7 +276,7 @@ class LineMeasurement:
             if self._asked.find:
                 self._add_called(code, cell.names)
             return
-        layout = self._sources.cell("cell", code, cell.text, cell.skip)
+        layout = self._sources.cell("<cell>", code, cell.text, cell.skip)
         if layout is None:
             self.note("the cell's own lines cannot be shown: its source is not to be found")
         else:
