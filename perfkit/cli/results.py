@@ -13,6 +13,7 @@ from perfkit import ledger, units
 from perfkit.errors import UsageError
 from perfkit.records.base import Record
 from perfkit.records.lesson import Answer, Prediction
+from perfkit.records.lines import LineProfile
 from perfkit.records.timing import Timing
 from perfkit.render.table import Row, as_text
 
@@ -80,6 +81,13 @@ def _timing(record: Timing) -> str:
     return value if record.quality.status == "valid" else f"{value} (suspect)"
 
 
+def _lines(record: LineProfile) -> str:
+    hottest = max(record.statements, key=lambda row: row.self_s, default=None)
+    if hottest is None:
+        return units.NOT_AVAILABLE
+    return f"{units.share(hottest.share)} in line {hottest.line} of {hottest.function}"
+
+
 def _prediction(record: Prediction) -> str:
     numbers = (record.value, record.measured)
     said, seen = (f"{n:.3g} {record.unit}" if n is not None else "" for n in numbers)
@@ -89,6 +97,7 @@ def _prediction(record: Prediction) -> str:
 _HEADLINES: dict[str, tuple[type[Record], Callable[[Any], str]]] = {
     "Answer": (Answer, lambda record: str(record.status)),
     "Prediction": (Prediction, _prediction),
+    "LineProfile": (LineProfile, _lines),
     "Timing": (Timing, _timing),
 }
 """How each kind of record is said in a few words. A new kind is one line."""

@@ -97,10 +97,11 @@ def _cell_form(engine: CellEngine, name: str) -> Any:
 
 
 def _line_form(engine: CellEngine, name: str) -> Any:
-    def line_magic(line: str, local_ns: dict[str, Any] | None = None) -> None:
+    def line_magic(line: str, local_ns: dict[str, Any] | None = None) -> Any:
         __tracebackhide__ = True
+        room = importlib.import_module(_TIMED[name])
         try:
-            asked, code = importlib.import_module(_TIMED[name]).split(line)
+            asked, code = room.split(line)
         except errors.UsageError as error:
             raise UsageError(str(error)) from None
         scope = engine.shell.user_ns
@@ -108,6 +109,7 @@ def _line_form(engine: CellEngine, name: str) -> Any:
             # In a function: one dictionary, so that comprehensions see the local names too.
             scope = {**scope, **local_ns}
         engine.run_text(name, asked, code, scope, sign="%")
+        return room.value(asked) if hasattr(room, "value") else None
 
     return needs_local_scope(no_var_expand(line_magic))
 

@@ -66,6 +66,14 @@ def split(line: str) -> tuple[str, str]:
     return line[: len(line.rstrip()) - len(code)] if code else line, code
 
 
+def value(line: str) -> Any:
+    """What the line form returns: the record with -r, as line_profiler's does."""
+    from perfkit.records.base import last
+
+    asked, _ = options.parse("%lprun", OPTIONS, line)
+    return last() if asked["return"] else None
+
+
 def begin(shell: InteractiveShell, line: str, end: Callable[[], None], body: Body) -> Runs:
     """The run of one cell (two with --twice)."""
     __tracebackhide__ = True

@@ -92,8 +92,9 @@ class LineProfile(Record, frozen=True, kw_only=True):
     `mode`: bursts (traced in short bursts, time from ticks in between), exact (all traced), twice
     (a plain run for time, a traced one for hits) or steps (stopped after each statement, for
     device time and memory). `wall_s`: the run without perfkit's own cost; `elapsed_s`: with it;
-    `plain_s`: the plain run of `twice`. `ticks`: samples that the times stand on. `traced_share`:
-    part of the elapsed time in which lines were traced.
+    `plain_s`: the plain run of `twice`; all three without the time in which the thread had no
+    core. `ticks`: samples that the times stand on. `traced_share`: part of the elapsed time in
+    which lines were traced.
     """
 
     label: str = ""

@@ -5,6 +5,7 @@ twice, exact, and line_profiler as `%lprun` drives it. Its error is that of the 
 """
 
 import argparse
+import faulthandler
 import gc
 import os
 import subprocess
@@ -18,9 +19,10 @@ from figures import figure
 from line_profiler import LineProfiler
 
 MODES = ("bursts", "twice", "exact")
-# Both trace all the time: what they cost is most of the bench, and hardly varies.
-MOST_ROUNDS = {"raw": 2, "exact": 3}
+# Share of the rounds in which a method runs: those that trace all the time take most of the bench.
+TAKES_PART = {"raw": 0.2, "exact": 0.4, "twice": 0.6}
 STEADY = 0.02
+STUCK_S = 180
 
 
 class Run(NamedTuple):
@@ -123,14 +125,14 @@ def run_raw(program):
 
 
 def measure(program, rounds, modes):
-    """All methods in turn, `rounds` times, between plain runs."""
+    """The methods in turn, up to `rounds` times, between plain runs."""
     program.timed()
     plain, runs = [], {method: [] for method in ("raw", *modes)}
     for i in range(rounds):
         gc.collect()
         plain.append(program.timed())
         for method, done in runs.items():
-            if i < MOST_ROUNDS.get(method, rounds):
+            if i < TAKES_PART.get(method, 1) * rounds:
                 done.append(run_raw(program) if method == "raw" else run_mode(program, method))
         plain.append(program.timed())
     return Result(program, plain, runs)
@@ -214,7 +216,9 @@ def judge_cost(results):
 def options():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", metavar="NAME", help="programs with this in the name")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="programs with this in the name (repeat)"
+    )
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="busy processes beside it")
     parser.add_argument("--plain", action="store_true", help="only the truth and line_profiler")
     return parser.parse_args()
@@ -230,14 +234,17 @@ def main():
     # A collection inside a part would walk the million numbers of the other programs as well.
     gc.collect()
     gc.freeze()
-    programs = [program for program in PROGRAMS if given.only in program.name]
+    programs = [p for p in PROGRAMS if not given.only or any(n in p.name for n in given.only)]
     modes = () if given.plain else MODES
     results = []
     show_head(modes)
     with neighbours(given.busy):
         for program in programs:
+            # A profiled thread that never ends is a failure that must be seen.
+            faulthandler.dump_traceback_later(STUCK_S * max(1, given.rounds / 5), exit=True)
             results.append(measure(program, given.rounds, modes))
             show(results[-1], modes)
+    faulthandler.cancel_dump_traceback_later()
     steady = [result for result in results if result.steady]
     held_out = [result for result in results if result.program.held_out]
     judge(results, modes, "all programs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import inspect
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -23,6 +24,11 @@ BYTECODE_S, USUAL_BYTECODES = 8e-9, 4.5
 """Before Python 3.12 each bytecode under tracing costs so much more; the calibration's lines have
 so many."""
 
+LEAST_BYTECODE_S = 2e-9
+"""No bytecode takes less."""
+
+Pool = dict[tuple[int, ...], float]
+"""Seconds by the statements under way, the innermost first."""
 Block = tuple[int, int]
 """A layout's number and the line of a loop in it, 0 for what is outside loops."""
 
@@ -54,42 +60,58 @@ class Attributed:
         self.counts: dict[int, int] = defaultdict(int)
         self.wall_s = 0.0
 
+    def scale(self, wall_s: float) -> None:
+        """Stretch all times to a run of that length."""
+        factor = wall_s / self.wall_s if self.wall_s else 1.0
+        for times in (self.time_s, self.self_s, self.loops, self.layouts):
+            for key in times:
+                times[key] *= factor  # type: ignore[index]
+        self.wall_s = wall_s
+
 
 def attribute(
     profiled: Profiled,
     weights: Mapping[Stack, Weight],
     traced: Mapping[int, Traced],
     costs: Costs,
-    all_traced: bool = False,
+    traced_weights: Mapping[Stack, Weight] | None = None,
 ) -> Attributed:
     """Give each tick's time to the statements under way.
 
     Statements that wait for a call are certain. Of the innermost one only its block is, since
     ticks arrive at jumps and calls alone: the block's time is split by the tracer's times. What
-    ran long in one piece keeps its own ticks. `all_traced`: the tracer saw a whole run of its own.
+    ran long in one piece keeps its own ticks. `traced_weights`: ticks of a run that was traced all
+    the time, if `traced` is from one.
     """
     found = Attributed()
-    kept = _kept(profiled, weights, traced)
-    pools: dict[Block, dict[tuple[int, ...], float]] = defaultdict(lambda: defaultdict(float))
+    pools: dict[Block, Pool] = defaultdict(lambda: defaultdict(float))
+    late: dict[Block, Pool] = defaultdict(lambda: defaultdict(float))
     within: dict[Block, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for stack, weight in weights.items():
         found.wall_s += weight.true_s
         if stack.top < 0:
             continue
         _add_certain(found, profiled, stack, weight)
-        layout, place = profiled.row(stack.top)
-        block = profiled.owners[stack.top], layout.rows[place].loop
+        block = profiled.owners[stack.top], profiled.statement(stack.top).loop
         within[block][0] += weight.traced_s
         within[block][1] += weight.seconds
         if stack.called:
             _add_top(found, stack.top, stack.outer, weight.true_s)
         else:
-            pools[block][(stack.top, *stack.outer)] += weight.true_s
-    inside = _traced_callees(weights)
-    for block, parts in pools.items():
+            kind = late if stack.late else pools
+            kind[block][stack.top, *stack.outer] += weight.true_s
+    inside = _traced_callees(weights if traced_weights is None else traced_weights)
+    own = {
+        number: _own_s(*profiled.row(number), seen, inside.get(number, 0.0), costs)
+        for number, seen in traced.items()
+    }
+    long_ = _long(weights, traced)
+    for block, pool in late.items():
         traced_s, seconds = within[block]
-        trust = all_traced or traced_s > MOSTLY * seconds
-        _split(found, profiled, block, parts, kept, trust, traced, inside, costs)
+        trust = traced_weights is not None or traced_s > MOSTLY * seconds
+        _place_late(found, profiled, block, pool, own if trust else {}, traced, inside)
+    for block, pool in pools.items():
+        _split(found, profiled, block, pool, long_, own, traced)
     return found
 
 
@@ -115,24 +137,47 @@ def _add_top(found: Attributed, number: int, outer: Iterable[int], seconds: floa
         found.time_s[number] += seconds
 
 
-def _kept(
-    profiled: Profiled, weights: Mapping[Stack, Weight], traced: Mapping[int, Traced]
-) -> set[int]:
-    """Statements whose own ticks are right: they run long, or were never traced."""
-    seconds: dict[int, float] = defaultdict(float)
-    counts: dict[int, int] = defaultdict(int)
-    for stack, weight in weights.items():
-        if not stack.called and stack.top >= 0:
-            seconds[stack.top] += weight.seconds
-            counts[stack.top] += weight.count
-    kept = set()
-    for number, spent_s in seconds.items():
-        seen = traced.get(number, Traced())
-        runs = seen.hits + seen.unfinished
-        late = spent_s > LATE_S * counts[number]
-        if late or not seen.hits or seen.raw_s > LATE_S * max(1, runs):
-            kept.add(number)
-    return kept
+def _long(weights: Mapping[Stack, Weight], traced: Mapping[int, Traced]) -> set[int]:
+    """Statements whose own ticks are right: they run long in one piece, or were never traced."""
+    tops = {stack.top for stack in weights if not stack.called and not stack.late}
+    return {
+        number
+        for number in tops
+        if (seen := traced.get(number, Traced())).raw_s > LATE_S * (seen.hits + seen.unfinished)
+        or not seen.hits
+    }
+
+
+def _place_late(
+    found: Attributed,
+    profiled: Profiled,
+    block: Block,
+    pool: Pool,
+    own: Mapping[int, float],
+    traced: Mapping[int, Traced],
+    inside: Mapping[int, float],
+) -> None:
+    """Late ticks belong to their statement if the tracer saw it run so long; else an operator of
+    another one took the time, which goes to those that the tracer saw run longer than their ticks.
+    """
+    ticked: dict[int, float] = defaultdict(float)
+    for (top, *_), seconds in pool.items():
+        ticked[top] += seconds
+    lacking = {
+        number: own[number] - ticked[number]
+        for number in profiled.numbers(block[0])
+        if profiled.statement(number).loop == block[1]
+        and own.get(number, 0.0) > LATE_S * max(1, traced[number].hits)
+        and inside.get(number, 0.0) < 0.5 * traced[number].raw_s
+        and own[number] > 1.5 * ticked[number]
+    }
+    total_s = sum(lacking.values())
+    for (top, *outer), seconds in pool.items():
+        if not total_s or own.get(top, 0.0) >= 0.5 * ticked[top]:
+            _add_top(found, top, outer, seconds)
+            continue
+        for number, lack_s in lacking.items():
+            _add_top(found, number, outer, seconds * lack_s / total_s)
 
 
 def _traced_callees(weights: Mapping[Stack, Weight]) -> dict[int, float]:
@@ -141,7 +186,7 @@ def _traced_callees(weights: Mapping[Stack, Weight]) -> dict[int, float]:
     for stack, weight in weights.items():
         for number in stack.outer:
             inside[number] += weight.traced_s
-        if stack.called and stack.top >= 0:
+        if (stack.called or stack.late) and stack.top >= 0:
             # Its own ticks are certain already: the split is about the rest.
             inside[stack.top] += weight.traced_s
     return inside
@@ -151,54 +196,47 @@ def _split(
     found: Attributed,
     profiled: Profiled,
     block: Block,
-    parts: Mapping[tuple[int, ...], float],
+    pool: Pool,
     kept: set[int],
-    trust: bool,
+    own: Mapping[int, float],
     traced: Mapping[int, Traced],
-    inside: Mapping[int, float],
-    costs: Costs,
 ) -> None:
-    """Share out the ticks of one block among its statements."""
+    """Share out the ticks of one block among its statements, by the tracer's times."""
     owner, loop = block
-    layout = profiled.layouts[owner]
-    members = [
-        number
+    for (top, *outer), seconds in pool.items():
+        if top in kept:
+            _add_top(found, top, outer, seconds)
+    pool = {stack: seconds for stack, seconds in pool.items() if stack[0] not in kept}
+    members = {
+        number: own[number]
         for number in profiled.numbers(owner)
-        if profiled.row(number)[0].rows[number - profiled.starts[owner]].loop == loop
-    ]
-    if not trust:
-        for (top, *outer), seconds in parts.items():
-            if top in kept:
-                _add_top(found, top, outer, seconds)
-        parts = {stack: s for stack, s in parts.items() if stack[0] not in kept}
-        members = [number for number in members if number not in kept]
-    own_s = {
-        number: _own_s(
-            layout, number - profiled.starts[owner], seen, inside.get(number, 0.0), costs
-        )
-        for number in members
-        if (seen := traced.get(number)) is not None and seen.hits + seen.unfinished
+        if profiled.statement(number).loop == loop and number in own and number not in kept
     }
-    total_s = sum(own_s.values())
-    for (top, *outer), seconds in parts.items():
+    total_s = sum(members.values())
+    for (top, *outer), seconds in pool.items():
         if not total_s:
             _add_top(found, top, outer, seconds)
             continue
-        for number, part_s in own_s.items():
+        for number, part_s in members.items():
             _add_top(found, number, outer, seconds * part_s / total_s)
-    pool_s = sum(parts.values())
-    short = [n for n, part_s in own_s.items() if part_s < TIGHT_S * max(1, traced[n].hits)]
+    short = [n for n, part_s in members.items() if part_s < TIGHT_S * max(1, traced[n].hits)]
     if loop and len(short) > 1:
         found.tight.update(short)
-        found.pools[block] += pool_s
+        found.pools[block] += sum(pool.values())
 
 
 def _own_s(layout: Layout, place: int, seen: Traced, inside_s: float, costs: Costs) -> float:
     """The tracer's time for a statement less what it called and less the tracing itself."""
-    inline_s = costs.inline_s
-    if not LOCAL:
-        inline_s += BYTECODE_S * (bytecodes(layout, layout.rows[place]) - USUAL_BYTECODES)
-    return max(seen.raw_s - inside_s - seen.hits * max(0.0, inline_s), seen.hits * 1e-9)
+    inline_s = costs.inline_s + _extra_s(layout, place)
+    least_s = LEAST_BYTECODE_S * bytecodes(layout, layout.rows[place])
+    return max(seen.raw_s - inside_s - seen.hits * max(0.0, inline_s), seen.hits * least_s)
+
+
+def _extra_s(layout: Layout, place: int) -> float:
+    """What tracing costs a line more than those that it was calibrated on."""
+    if LOCAL:
+        return 0.0
+    return BYTECODE_S * (bytecodes(layout, layout.rows[place]) - USUAL_BYTECODES)
 
 
 def bytecodes(layout: Layout, row: Row) -> int:
@@ -214,6 +252,7 @@ def bytecodes(layout: Layout, row: Row) -> int:
     return counts[layout.row_of_line[row.line]]
 
 
+_WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 CALL_EVENTS = 1.2
 """Entering and leaving a profiled function costs as much as so many line events."""
 
@@ -228,10 +267,10 @@ def attribute_exactly(
     """Take the tracer's own times, less the cost of the events on a line and in what it called;
     the ticks say who called whom. Also returns the seconds that were taken off each statement.
     """
-    found = attribute(profiled, weights, traced, costs, all_traced=True)
+    found = attribute(profiled, weights, traced, costs, weights)
     found.tight.clear()
-    events = _events_by_layout(profiled, traced)
-    found.wall_s = max(0.0, elapsed_s - costs.event_s * sum(events.values()))
+    spent = _cost_by_layout(profiled, traced, costs)
+    found.wall_s = max(0.0, elapsed_s - sum(spent.values()))
     recursive = _recursive(profiled, weights)
     nested, inside = _nesting(profiled, weights)
     removed: dict[int, float] = {}
@@ -239,27 +278,37 @@ def attribute_exactly(
         layout, place = profiled.row(number)
         inline_s = seen.raw_s - _own_s(layout, place, seen, 0.0, costs)
         under = nested.get(number, {})
-        removed[number] = inline_s + costs.event_s * (
-            seen.inner + sum(share * events[owner] for owner, share in under.items())
-        )
+        removed[number] = inline_s + costs.event_s * seen.inner
+        removed[number] += sum(share * spent[owner] for owner, share in under.items())
         if profiled.owners[number] in recursive:
             continue
-        found.time_s[number] = max(0.0, seen.raw_s - removed[number])
+        true_s = max(0.0, seen.raw_s - removed[number])
+        if layout.code.co_flags & _WAITS:
+            # The tracer does not see a coroutine wait; the ticks do.
+            true_s = max(true_s, found.time_s.get(number, 0.0))
+        found.time_s[number] = true_s
         found.self_s[number] = found.time_s[number] * (1 - inside.get(number, 0.0))
     for number in list(found.time_s):
         if number not in traced and profiled.owners[number] not in recursive:
             del found.time_s[number]
     _sum_up(found, profiled, recursive)
+    found.wall_s = max([found.wall_s, *found.layouts.values()])
     return found, removed
 
 
-def _events_by_layout(profiled: Profiled, traced: Mapping[int, Traced]) -> dict[int, float]:
-    events: dict[int, float] = defaultdict(float)
+def _cost_by_layout(
+    profiled: Profiled, traced: Mapping[int, Traced], costs: Costs
+) -> dict[int, float]:
+    """Seconds that the events of each function's code took."""
+    spent: dict[int, float] = defaultdict(float)
     for number, seen in traced.items():
-        owner = profiled.owners[number]
-        is_first = number == profiled.starts[owner]
-        events[owner] += seen.hits * (1 + CALL_EVENTS * is_first) + seen.inner
-    return events
+        layout, place = profiled.row(number)
+        calls = seen.hits if not place else 0
+        spent[profiled.owners[number]] += (
+            seen.hits * (costs.event_s + _extra_s(layout, place))
+            + (CALL_EVENTS * calls + seen.inner) * costs.event_s
+        )
+    return spent
 
 
 def _recursive(profiled: Profiled, weights: Iterable[Stack]) -> set[int]:

@@ -9,7 +9,7 @@ from perfkit.measure.lines.events import LineEvents
 
 __all__ = ["Costs", "calibrate"]
 
-LOOPS, ROUNDS = 1500, 6
+LOOPS, ROUNDS = 1000, 5
 
 
 class Costs(NamedTuple):

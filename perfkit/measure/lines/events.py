@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable
 from types import CodeType, FunctionType
 from typing import Any, cast
+from weakref import WeakSet
 
 from perfkit.errors import NotSupportedHere
 from perfkit.optional import require
@@ -15,6 +17,19 @@ __all__ = ["LOCAL", "LineEvents", "refuse_other_tools"]
 
 LOCAL = sys.version_info >= (3, 12)
 """Can events be limited to single code objects, so that all other code runs at full speed?"""
+
+
+_opened: WeakSet[LineEvents] = WeakSet()
+
+
+def _stop_in_child() -> None:
+    """A forked child has the tracer, and no ticks that would ever end it."""
+    for events in list(_opened):
+        events.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stop_in_child)
 
 
 class LineEvents:
@@ -66,6 +81,7 @@ class LineEvents:
             monitoring().set_events(self._tool, events.RAISE | events.RERAISE)
             self._hear_errors((None, None))
         self._open = True
+        _opened.add(self)
 
     def close(self) -> None:
         """Give the engine back; nothing is traced afterwards."""
@@ -138,13 +154,13 @@ class LineEvents:
         return records
 
     @property
-    def _tool(self) -> Any:
-        return self._lib.LineProfiler.tool_id
+    def _tool(self) -> int:
+        return int(monitoring().PROFILER_ID)
 
     @property
     def _wanted(self) -> int:
         events = monitoring().events
-        return events.LINE | events.PY_RETURN | events.PY_YIELD
+        return int(events.LINE | events.PY_RETURN | events.PY_YIELD)
 
     def _hear_errors(self, callbacks: tuple[Any, Any]) -> None:
         """An event costs the less if nobody hears it; to end it would touch all code there is."""

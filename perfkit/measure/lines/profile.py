@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -293,6 +294,7 @@ class LineMeasurement:
         self._traced = sampler
         threads = _ThreadEvents(self._events, on=mode == "always")
         ticks = self._ticks
+        children_s = _children_s()
         with threads:
             sampler.start()
             start_s = time.perf_counter()
@@ -304,7 +306,9 @@ class LineMeasurement:
                 ticks.stop()
                 end_s = time.perf_counter()
                 sampler.stop()
-                self._elapsed.append(end_s - start_s)
+                self._elapsed.append(max(0.0, end_s - start_s - sampler.waited_s))
+        if _children_s() - children_s > 0.01:
+            self.note("child processes ran as well: their lines are not in this profile")
         if taken:
             self.note("the code took the alarm signal while it ran: ticks ended there")
 
@@ -351,6 +355,12 @@ class LineMeasurement:
             stopped=stopped,
         )
         return record(seen)
+
+
+def _children_s() -> float:
+    """Processor time of child processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 class _ThreadEvents:

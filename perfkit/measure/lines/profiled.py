@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from perfkit.measure.lines.statements import INLINE, Layout, line_at
+from perfkit.measure.lines.statements import INLINE, Layout, Row, line_at
 
 __all__ = ["Profiled", "Stack"]
 
@@ -17,13 +17,15 @@ class Stack(NamedTuple):
     """Statements under way, by number: `outer` those that wait for a call, each once, the
     innermost first; `top` the innermost, -1 if none of the profiled code runs. `called`: `top`
     waits for a call too, so that its line is certain. `foreign`: Python code that is not profiled
-    runs on top.
+    runs on top. `late`: the tick waited for a long call in C to end, and came at the next call:
+    `top` may be the statement behind the one that took the time.
     """
 
     outer: tuple[int, ...]
     top: int
     called: bool
     foreign: bool = False
+    late: bool = False
 
 
 class Profiled:
@@ -73,6 +75,11 @@ class Profiled:
         """A statement's layout and place in it."""
         owner = self.owners[number]
         return self.layouts[owner], number - self.starts[owner]
+
+    def statement(self, number: int) -> Row:
+        """The statement of that number."""
+        layout, place = self.row(number)
+        return layout.rows[place]
 
     def numbers(self, owner: int) -> range:
         """All statements of a layout."""

@@ -25,17 +25,22 @@ from perfkit.measure.lines.sampler import Sampler
 from perfkit.measure.lines.statements import Layout
 from perfkit.records.base import Quality
 from perfkit.records.lines import Function, LineProfile, Loop, Statement
+from perfkit.records.timing import DISTURBED
 from perfkit.system.facts import machine
 
 __all__ = ["Observed", "file_name", "record"]
 
-SURE = {"bursts": 0.04, "twice": 0.03, "exact": 0.01}
+SURE = {"bursts": 0.05, "twice": 0.04, "exact": 0.01}
 """Uncertainty of a share of one half, measured on programs of known shares; 90 % lie within."""
 FEW_TICKS, FEW_SURE = 20, 0.06
+BUSY = 0.1
+"""A neighbour widens it by such a part of the time that it took: caches are shared too."""
 CALIBRATION = {True: 0.05, False: 0.15}
 """How far the cost of an event may be off: with local events, and before Python 3.12."""
 SLOW_APPEND_S = 2e-6
 """`text += more` takes less than this where it can grow in place."""
+LIGHT = 0.2
+"""Tracing that costs a smaller part of the run leaves the tracer's own times right."""
 LOOP_SPLIT = 0.25
 """Rows of one tight loop are known to such a part of the loop's share."""
 
@@ -63,19 +68,25 @@ def record(seen: Observed) -> LineProfile:
     """Attribute, judge, and build the record."""
     traced = _traced(seen)
     timed = seen.plain or seen.sampler
-    always = seen.mode == "exact" or (seen.mode == "bursts" and not seen.sampler.off_s)
+    always = seen.plain is not None or seen.mode == "exact" or not seen.sampler.off_s
+    found: Attributed | None = None
     removed: dict[int, float] = {}
-    if always and seen.plain is None:
+    if always:
         elapsed_s = seen.elapsed_s[-1] - seen.sampler.own_s
         found, removed = attribute_exactly(
-            seen.profiled, timed.weights, traced, seen.costs, elapsed_s
+            seen.profiled, seen.sampler.weights, traced, seen.costs, elapsed_s
         )
-    else:
-        found = attribute(
-            seen.profiled, timed.weights, traced, seen.costs, all_traced=seen.plain is not None
-        )
+    if seen.plain is not None and found is not None:
+        if sum(removed.values()) > LIGHT * seen.elapsed_s[-1]:
+            found, removed = None, {}
+        else:
+            # Tracing cost next to nothing: the tracer's own times are the best there are.
+            found.scale(seen.elapsed_s[0] - seen.plain.own_s)
+    if found is None:
+        traced_weights = seen.sampler.weights if seen.plain is not None else None
+        found = attribute(seen.profiled, timed.weights, traced, seen.costs, traced_weights)
     _add_threads(found, seen, timed)
-    return _Builder(seen, traced, found, removed, always or seen.plain is not None).profile()
+    return _Builder(seen, traced, found, removed, always).profile()
 
 
 def _traced(seen: Observed) -> dict[int, Traced]:
@@ -216,7 +227,7 @@ class _Builder:
                 end_line=end_line,
                 time_s=seconds,
                 share=self._share(seconds),
-                uncertainty=self._whole(self._share(seconds)),
+                uncertainty=self._of_loop(owner, line),
                 tight=(owner, line) in self._found.pools,
             )
 
@@ -265,22 +276,45 @@ class _Builder:
             most = FEW_SURE
         if self._all_traced and self._seen.mode == "bursts":
             most = SURE["exact"]
+        most += BUSY * min(0.3, self._wait_share)
         tick = 1 / max(self._ticks, 1)
         return max(most * math.sqrt(4 * share * (1 - share)), 0.005, min(tick, most))
+
+    def _of_loop(self, owner: int, line: int) -> float:
+        layout = self._profiled.layouts[owner]
+        removed_s = sum(
+            self._removed.get(number, 0.0)
+            for number in self._profiled.numbers(owner)
+            if line in layout.loops_around(self._profiled.statement(number))
+        )
+        share = self._share(self._found.loops.get((owner, line), 0.0))
+        return self._whole(share) + self._of_removal(removed_s, share)
+
+    def _of_removal(self, removed_s: float, share: float) -> float:
+        """What an error in the cost of an event does to a share: to its time and to the whole."""
+        if not self._removed or not self._wall_s:
+            return 0.0
+        whole_s = max(0.0, self._seen.elapsed_s[-1] - self._wall_s)
+        return min(1.0, CALIBRATION[LOCAL] * (removed_s + share * whole_s) / self._wall_s)
 
     def _uncertainty(self, number: int, block: tuple[int, int]) -> float:
         whole = self._whole(self._share(self._found.time_s.get(number, 0.0)))
         if number in self._found.tight:
             return max(whole, LOOP_SPLIT * self._share(self._found.pools[block]))
-        if number in self._removed and self._wall_s:
-            return whole + CALIBRATION[LOCAL] * self._removed[number] / self._wall_s
-        return whole
+        share = self._share(self._found.time_s.get(number, 0.0))
+        return whole + self._of_removal(self._removed.get(number, 0.0), share)
+
+    @property
+    def _wait_share(self) -> float:
+        waited_s = (self._seen.plain or self._seen.sampler).waited_s
+        spent_s = waited_s + self._seen.elapsed_s[0]
+        return waited_s / spent_s if spent_s else 0.0
 
     def _quality(self) -> Quality:
         reasons = []
         if self._seen.stopped:
             reasons.append(f"stopped by {self._seen.stopped}")
-        if self._ticks < FEW_TICKS and not (self._all_traced and self._seen.plain is None):
+        if self._ticks < FEW_TICKS and self._seen.mode != "exact" and self._is_costly():
             reasons.append(
                 f"too short: {self._ticks} ticks; repeat the work inside the cell until it takes "
                 "100 ms"
@@ -292,10 +326,24 @@ class _Builder:
             )
         if self._seen.sampler.failure:
             reasons.append(self._seen.sampler.failure)
+        waits = self._wait_share
+        if waits > DISTURBED:
+            reasons.append(
+                f"the thread waited for a core in {100 * waits:.0f} % of the time, which is left "
+                "out of all figures"
+            )
         source = "tracer, less its own cost" if self._removed else "ticks between bursts"
         return Quality(
-            status="suspect" if reasons else "valid", reasons=tuple(reasons), source=source
+            status="suspect" if reasons else "valid",
+            reasons=tuple(reasons),
+            wait_share=waits,
+            source=source,
         )
+
+    def _is_costly(self) -> bool:
+        """Did tracing take a part of the run that matters, or was it never on?"""
+        removed_s = sum(self._removed.values())
+        return not self._all_traced or removed_s > 0.1 * sum(self._seen.elapsed_s)
 
     def _warnings(self) -> Iterator[str]:
         seen = self._seen
@@ -306,7 +354,7 @@ class _Builder:
             and seconds > 0.5 * self._traced[number].raw_s
             and self._share(self._found.time_s.get(number, 0.0)) > 0.05
         ]
-        if heavy:
+        if heavy and seen.mode == "exact":
             yield (
                 "the tracer's own cost was more than half of what it measured on "
                 f"{_lines(self._profiled, heavy)}: run without --exact for true shares"
@@ -366,7 +414,7 @@ def _inexact(seen: Observed) -> set[int]:
             found |= {
                 each
                 for each in profiled.numbers(owner)
-                if outermost and outermost in set(layout.loops_around(_row(layout, profiled, each)))
+                if outermost and outermost in set(layout.loops_around(profiled.statement(each)))
             } | {number}
         else:
             owners.add(owner)
@@ -375,10 +423,6 @@ def _inexact(seen: Observed) -> set[int]:
             low, high = min(first, last), max(first, last)
             found |= {n for n in profiled.numbers(0) if low <= n <= high}
     return _spread_by_name(profiled, found, owners)
-
-
-def _row(layout: Layout, profiled: Profiled, number: int):  # type: ignore[no-untyped-def]
-    return profiled.row(number)[0].rows[profiled.row(number)[1]]
 
 
 def _spread_by_name(profiled: Profiled, found: set[int], owners: set[int]) -> set[int]:

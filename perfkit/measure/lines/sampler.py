@@ -17,11 +17,12 @@ from typing import Literal, NamedTuple
 from perfkit.measure.lines.calibration import Costs
 from perfkit.measure.lines.events import LOCAL, LineEvents
 from perfkit.measure.lines.profiled import Profiled, Stack
+from perfkit.system.noise import RunQueueWait
 
 __all__ = ["LATE_S", "Sampler", "Weight"]
 
 BURST_S = 2e-3 if LOCAL else 4e-3
-OFF = 9.0 if LOCAL else 3.0
+OFF = 9.0 if LOCAL else 4.0
 """After a burst tracing is off for so many times its length."""
 HEAVY, VERY_HEAVY = 0.10, 0.45
 """Share of the time that line events cost: above the first, tracing stops after a burst; above
@@ -80,20 +81,22 @@ class Sampler:
         self.halves: dict[int, int] = {}
         """How often a statement was under way when tracing began."""
         self.ticks = self.bursts = 0
-        self.off_s = self.own_s = 0.0
+        self.off_s = self.own_s = self.waited_s = 0.0
         self.failure = ""
         self._foreign: dict[int, CodeType] = {}
         self._seen: set[int] = set()
         self._pending: list[_Tick] = []
         self._threads = {thread.ident for thread in threading.enumerate()}
         self._inside = False
-        self._outermost = -1
+        self._outermost, self._rest = -1, OFF
         self._last = Stack((), -1, True)
 
     # -- the run -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The body begins."""
+        """The body begins; call this in its thread."""
+        self._run_queue = RunQueueWait()
+        self._waited_s = self._run_queue.read_s() or 0.0
         self._last_s = self._burst_s = self._checked_s = time.perf_counter()
         self._hits, self._read_s = self._events.hits(), 0.0
         self._until_s = 0.0
@@ -110,6 +113,7 @@ class Sampler:
                 self._events.abandon()
                 self.failure = self.failure or DISPLACED
             self._keep_partial(self._events.switch_off())
+        self._run_queue.close()
 
     def tick(self, frame: FrameType | None) -> None:
         """Look where the body is. Never raises."""
@@ -128,10 +132,12 @@ class Sampler:
 
     def _tick(self, frame: FrameType | None) -> None:
         now_s = time.perf_counter()
-        seconds = now_s - self._last_s
+        seconds = max(0.0, now_s - self._last_s - self._new_wait_s())
         stack = self._profiled.read(frame, self._unknown)
         if stack.top < 0 and frame is None:
             stack = self._at_the_end(seconds)
+        if seconds > LATE_S:
+            stack = stack._replace(called=False, late=True)
         self.ticks += frame is not None
         is_new = self._note_new(stack)
         if self._events.on:
@@ -149,6 +155,15 @@ class Sampler:
         self._last = stack
         self._last_s = time.perf_counter()
         self.own_s += self._last_s - now_s
+
+    def _new_wait_s(self) -> float:
+        """How long the thread had no core since it was last asked: a neighbour's time."""
+        waited_s = self._run_queue.read_s()
+        if waited_s is None:
+            return 0.0
+        new_s, self._waited_s = waited_s - self._waited_s, waited_s
+        self.waited_s += new_s
+        return new_s
 
     def _at_the_end(self, seconds: float) -> Stack:
         """Where a body was that is over: where it was last seen, or, after a long call in C, at
@@ -195,7 +210,7 @@ class Sampler:
         if self._mode == "bursts" and slow and now_s - self._burst_s >= BURST_S:
             self._note_unseen(stack)
             self._keep_partial(self._events.switch_off())
-            self._until_s = now_s + OFF * (now_s - self._burst_s)
+            self._until_s = now_s + self._rest * (now_s - self._burst_s)
 
     def _flush(self, now_s: float) -> bool:
         """Weigh the ticks since the last look at the hits. Is the tracing worth ending?"""
@@ -207,14 +222,16 @@ class Sampler:
         load = min(1.0, (hits - self._hits) * self._costs.event_s / spent_s)
         self._hits, self._checked_s = hits, now_s
         sure = DOUBTFUL if load > VERY_HEAVY and self._mode == "bursts" else 1.0
-        punctual = 0
+        punctual = foreign = 0
         for tick in pending:
             share = (1 - load) * sure
-            if not LOCAL and tick.stack.foreign and tick.seconds < LATE_S:
+            if not LOCAL and tick.stack.foreign and not tick.stack.late:
                 share *= UNSEEN
-            punctual += tick.seconds < LATE_S
+            punctual += not tick.stack.late
+            foreign += tick.stack.foreign
             seconds = tick.seconds
             self._weigh(self.weights, tick.stack, seconds, share * seconds, seconds)
+        self._rest = OFF * (2 if not LOCAL and 2 * foreign > len(pending) else 1)
         # Before 3.12 all Python code is slowed, whether it leaves hits or not: long calls are not.
         return load > HEAVY or (not LOCAL and 2 * punctual > len(pending))
 

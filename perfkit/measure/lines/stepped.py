@@ -103,7 +103,7 @@ class _Stepped:
         layout = self._profiled.layouts[owner]
         total = 0.0
         for number in self._profiled.numbers(owner):
-            row = self._profiled.row(number)[0].rows[self._profiled.row(number)[1]]
+            row = self._profiled.statement(number)
             if number in self._steps.sums and (loop is None or loop in layout.loops_around(row)):
                 total += self._steps.sums[number].time_s
         return min(total, self._wall_s)

@@ -54,7 +54,6 @@ class AlarmTicks:
 
         self._on_alarm = on_alarm
         signal.signal(signal.SIGALRM, on_alarm)
-        signal.siginterrupt(signal.SIGALRM, False)
         signal.setitimer(signal.ITIMER_REAL, INTERVAL_S, INTERVAL_S)
 
     def stop(self) -> None:
