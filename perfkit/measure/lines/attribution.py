@@ -167,7 +167,8 @@ def _place_late(
         number: own[number] - ticked[number]
         for number in profiled.numbers(block[0])
         if profiled.statement(number).loop == block[1]
-        and own.get(number, 0.0) > LATE_S * max(1, traced[number].hits)
+        and number in own
+        and own[number] > LATE_S * max(1, traced[number].hits)
         and inside.get(number, 0.0) < 0.5 * traced[number].raw_s
         and own[number] > 1.5 * ticked[number]
     }

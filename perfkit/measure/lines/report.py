@@ -39,7 +39,7 @@ CALIBRATION = {True: 0.05, False: 0.15}
 """How far the cost of an event may be off: with local events, and before Python 3.12."""
 SLOW_APPEND_S = 2e-6
 """`text += more` takes less than this where it can grow in place."""
-LIGHT = 0.2
+LIGHT = 0.15
 """Tracing that costs a smaller part of the run leaves the tracer's own times right."""
 LOOP_SPLIT = 0.25
 """Rows of one tight loop are known to such a part of the loop's share."""
@@ -76,8 +76,9 @@ def record(seen: Observed) -> LineProfile:
         found, removed = attribute_exactly(
             seen.profiled, seen.sampler.weights, traced, seen.costs, elapsed_s
         )
-    if seen.plain is not None and found is not None:
-        if sum(removed.values()) > LIGHT * seen.elapsed_s[-1]:
+    if seen.plain is not None and found is not None and len(seen.elapsed_s) == 2:
+        plain_s, traced_s = seen.elapsed_s
+        if traced_s > (1 + LIGHT) * plain_s or sum(removed.values()) > LIGHT * traced_s:
             found, removed = None, {}
         else:
             # Tracing cost next to nothing: the tracer's own times are the best there are.
