@@ -263,7 +263,8 @@ class _Builder:
             ran = bool(traced.hits or self._found.counts.get(number))
             ran = ran or (not self._seen.stopped) or self._passed(number)
             return int(ran), True
-        return traced.hits, number not in self._inexact
+        exact = number not in self._inexact and not layout.hides_turns(layout.rows[place])
+        return traced.hits, exact
 
     def _passed(self, number: int) -> bool:
         return any(later > number and later in self._traced for later in self._profiled.numbers(0))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-import dis
 import linecache
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 from types import CodeType
 from typing import NamedTuple
+
+from perfkit.measure.lines.events import LOCAL
+from perfkit.measure.lines.flow import Flow
 
 __all__ = ["INLINE", "Layout", "Row", "Sources", "line_at"]
 
@@ -21,7 +22,7 @@ INLINE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
 class Row(NamedTuple):
     """One statement, a compound one without its body. `loop`: line of the innermost loop around
     it (a loop's header lies in its own loop), 0 outside; `once`: at the top level of the code,
-    outside any branch.
+    outside any branch; `whole`: it stands on its lines with all of its body.
     """
 
     line: int
@@ -30,6 +31,7 @@ class Row(NamedTuple):
     once: bool
     column: int
     kind: type[ast.AST]
+    whole: bool = False
 
 
 class Layout:
@@ -78,7 +80,7 @@ class Layout:
         if self.rows and first <= self.rows[-1].end_line:
             # `if x: y = 1` and `a; b`: one line is one row, since events know lines alone.
             row = self.rows[-1]
-            self.rows[-1] = row._replace(end_line=max(last, row.end_line))
+            self.rows[-1] = row._replace(end_line=max(last, row.end_line), whole=True)
         else:
             self.rows.append(
                 Row(first, last, loop, once, getattr(node, "col_offset", 0), type(node))
@@ -106,78 +108,42 @@ class Layout:
             loop = self.loops[loop][1]
 
     def hits(self, row: Row, events: Mapping[int, int]) -> int:
-        """How often a statement ran, from the line events on each of its physical lines.
-
-        A statement over several lines comes back to some of them: a line tells the truth if all
-        its entries in the bytecode lie on the straight path through the statement.
-        """
+        """How often a statement ran, from the line events on each of its physical lines."""
         seen = [events[line] for line in range(row.line, row.end_line + 1) if events.get(line)]
-        least = min(seen, default=0)
-        if row.kind in (ast.With, ast.AsyncWith):
-            # The header is passed again on the way out, whichever way that is.
-            return (least + 1) // 2
-        if row.line == row.end_line or not seen:
-            return least
-        for line, count in self._entries.get(row.line, {}).items():
-            if count and events.get(line):
-                return -(-events[line] // count)
-        # A loop inside the expression hides the count; what stands before it ran as often.
-        before = self._before.get(row.line)
-        return min(least, self.hits(before, events)) if before else least
+        if not seen:
+            return 0
+        is_with = row.kind in (ast.With, ast.AsyncWith) and not row.whole
+        if row.line == row.end_line:
+            return self._entered(row, events) if is_with else seen[0]
+        runs = self._flow.runs(row.line, row.end_line, events, only_first=is_with)
+        if runs is not None and runs >= 0:
+            return runs
+        if is_with:
+            return (min(seen) + 1) // 2
+        # An error left it in the middle, or the ways are too many: what control came to first.
+        return events.get(self._flow.first_line(row.line, row.end_line), min(seen))
+
+    def hides_turns(self, row: Row) -> bool:
+        """Is it a loop on one line, whose turns make no events of their own?"""
+        loops: tuple[type[ast.AST], ...] = (ast.For, ast.AsyncFor, ast.While)
+        if not LOCAL:
+            loops = (ast.While,)
+        return row.whole and row.kind in loops
+
+    def _entered(self, row: Row, events: Mapping[int, int]) -> int:
+        """A `with` is passed on the way out as well, if its body was reached."""
+        place = self.rows.index(row) + 1
+        inside = self.rows[place] if place < len(self.rows) else row
+        if inside.column > row.column and inside.loop == row.loop and inside.kind in _PLAIN:
+            return max(1, events[row.line] - self.hits(inside, events))
+        return (events[row.line] + 1) // 2
 
     @cached_property
-    def _before(self) -> dict[int, Row]:
-        """The simple statement before each one, where both are in one body."""
-        return {
-            row.line: before
-            for before, row in pairwise(self.rows)
-            if (before.loop, before.once, before.column) == (row.loop, row.once, row.column)
-            and issubclass(before.kind, ast.Assign | ast.Expr | ast.AugAssign)
-        }
-
-    @cached_property
-    def _entries(self) -> dict[int, dict[int, int]]:
-        """For rows of several lines: entries of each line if all are on the straight path, or 0."""
-        found: dict[int, dict[int, int]] = {}
-        wanted = {row.line: row for row in self.rows if row.end_line > row.line}
-        spans: dict[int, list[dis.Instruction]] = {line: [] for line in wanted}
-        for instruction in dis.get_instructions(self.code):
-            line = instruction.positions.lineno if instruction.positions else None
-            number = self.row_of_line.get(line) if line else None
-            if number is not None and self.rows[number].line in wanted:
-                spans[self.rows[number].line].append(instruction)
-        for start, instructions in spans.items():
-            found[start] = _straight_entries(instructions)
-        return found
+    def _flow(self) -> Flow:
+        return Flow(self.code)
 
 
-def _straight_entries(instructions: list[dis.Instruction]) -> dict[int, int]:
-    offsets = [each.offset for each in instructions]
-    if not offsets:
-        return {}
-    low, high = offsets[0], offsets[-1]
-    bent: list[tuple[int, int]] = []
-    for each in instructions:
-        target = each.argval if each.opcode in _JUMPS else None
-        if isinstance(target, int) and target != each.offset:
-            bent.append((min(target, each.offset), max(min(target, high + 1), each.offset)))
-    counts: dict[int, int] = {}
-    doubtful: set[int] = set()
-    before = None
-    last_offset = low
-    for each in instructions:
-        line = each.positions.lineno if each.positions else None
-        if line is None or each.opname in ("CACHE", "NOP"):
-            continue
-        if line != before or each.offset - last_offset > 64:
-            counts[line] = counts.get(line, 0) + 1
-            if any(start < each.offset < end or start == each.offset for start, end in bent):
-                doubtful.add(line)
-        before, last_offset = line, each.offset
-    return {line: 0 if line in doubtful else count for line, count in counts.items()}
-
-
-_JUMPS = {*dis.hasjrel, *dis.hasjabs}
+_PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Pass, ast.Return)
 
 
 def _header(node: ast.AST) -> tuple[int, int]:

@@ -150,6 +150,7 @@ class _Stepped:
             end_line=row.end_line,
             source=layout.source(row),
             hits=layout.hits(row, events),
+            hits_exact=not layout.hides_turns(row),
             raw_s=sums.time_s,
             time_s=sums.time_s,
             self_s=max(0.0, sums.time_s - sums.inner_s),
