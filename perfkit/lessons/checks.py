@@ -13,7 +13,7 @@ from perfkit.records.lesson import Answer
 
 __all__ = ["Wrong", "check", "question"]
 
-_LESSONS = {"31": "perfkit.lessons.stopwatch"}
+_LESSONS = {"30": "perfkit.lessons.lines", "31": "perfkit.lessons.stopwatch"}
 """Lesson number and the module that holds its questions."""
 _questions: dict[str, Callable[[Any], str]] = {}
 

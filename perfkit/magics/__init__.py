@@ -17,7 +17,11 @@ from perfkit.magics.options import flags_of, help_of
 
 __all__ = ["load", "unload"]
 
-_TIMED = {"gpu_time": "perfkit.magics.gpu_time", "lprun": "perfkit.magics.lprun"}
+_TIMED = {
+    "gpu_time": "perfkit.magics.gpu_time",
+    "io_time": "perfkit.magics.io_time",
+    "lprun": "perfkit.magics.lprun",
+}
 """Magics whose bodies the engine runs, and their rooms."""
 
 _loaded: dict[int, tuple[CellEngine, list[tuple[str, str, Any]]]] = {}

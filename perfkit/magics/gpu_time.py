@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -12,7 +12,7 @@ from perfkit.magics import options
 from perfkit.magics.cell import Body, compile_text
 from perfkit.magics.muted import Muted
 from perfkit.magics.options import Option
-from perfkit.magics.show import show
+from perfkit.magics.show import deliver
 
 if TYPE_CHECKING:
     from perfkit.measure.timing import Runs
@@ -73,7 +73,7 @@ def begin(shell: InteractiveShell, line: str, end: Callable[[], None], body: Bod
         clock.close()
         end()
         if timing is not None:
-            _deliver(shell, timing, asked)
+            deliver(shell, timing, asked)
 
     measurement = Measurement(
         plan, clock, label=body.label, between=muted.start, done=done, names=shell.user_ns
@@ -91,14 +91,3 @@ def _run_setup(shell: InteractiveShell, setup: str) -> None:
             "write the code to time below the first line"
         ) from None
     exec(code, shell.user_ns)
-
-
-def _deliver(shell: InteractiveShell, timing: Timing, asked: dict[str, Any]) -> None:
-    if asked["output"]:
-        shell.user_ns[asked["output"]] = timing
-    if not asked["quiet"]:
-        show(timing)
-    if asked["name"]:
-        from perfkit import ledger
-
-        ledger.add(timing, asked["name"])

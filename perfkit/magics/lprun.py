@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import builtins
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
 
-from perfkit.errors import UsageError
+from perfkit.errors import PerfkitError, UsageError
 from perfkit.magics import options
 from perfkit.magics.cell import Body
 from perfkit.magics.muted import Muted
 from perfkit.magics.options import Option
-from perfkit.magics.show import show
+from perfkit.magics.show import deliver
 
 if TYPE_CHECKING:
     from perfkit.measure.lines.profile import LineMeasurement, Runs
@@ -77,14 +79,17 @@ def value(line: str) -> Any:
 def begin(shell: InteractiveShell, line: str, end: Callable[[], None], body: Body) -> Runs:
     """The run of one cell (two with --twice)."""
     __tracebackhide__ = True
-    from perfkit.measure.lines.profile import Asked, Cell, LineMeasurement
+    from perfkit.measure.lines.profile import Asked, LineMeasurement
+    from perfkit.measure.lines.scope import Cell
 
     asked, rest = options.parse(body.label, OPTIONS, line)
+    if asked["backend"] and not asked["sync"]:
+        raise UsageError(f"{body.label}: --backend says whom --sync waits for: add --sync")
     if rest:
         raise UsageError(
             f"{body.label}: {rest!r} is no option: write the code to profile below the first line"
         )
-    named = _named(shell, asked)
+    named = _named(body.names, asked)
     is_line = not body.label.startswith("%%")
     cell = Cell(
         names=body.names,
@@ -122,10 +127,10 @@ def _mode(label: str, asked: dict[str, Any]) -> Any:
     return "exact" if asked["exact"] else "twice" if asked["twice"] else "bursts"
 
 
-def _named(shell: InteractiveShell, asked: dict[str, Any]) -> tuple[Any, ...]:
+def _named(names: dict[str, Any], asked: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     from perfkit.measure.lines import targets
 
-    found = [targets.resolve(each, shell.user_ns) for each in asked["function"] or ()]
+    found = [(each, targets.resolve(each, names)) for each in asked["function"] or ()]
     for name in asked["module"] or ():
         try:
             module = importlib.import_module(name)
@@ -134,7 +139,7 @@ def _named(shell: InteractiveShell, asked: dict[str, Any]) -> tuple[Any, ...]:
         functions = targets.functions_in(module)
         if not functions:
             raise UsageError(f"-m {name}: it defines no Python functions of its own")
-        found += functions
+        found += [(f"{name}.{targets.words_for(each)}", each) for each in functions]
     return tuple(found)
 
 
@@ -165,28 +170,30 @@ def _deliver(
 ) -> None:
     from perfkit.render import lines as view
 
-    if asked["output"]:
-        shell.user_ns[asked["output"]] = profile
-    if asked["return"]:
-        shell.user_ns["_"] = profile
     strip = asked["strip_zero"] or asked["s"]
-    if not asked["quiet"]:
-        if asked["unit"] or strip:
-            from IPython.display import display
-
-            display(view.bundle(profile, unit_s=asked["unit"], strip_zero=strip), raw=True)
-        else:
-            show(profile)
+    quiet, asked["quiet"] = asked["quiet"], True
+    if not quiet:
+        display(view.bundle(profile, unit_s=asked["unit"], strip_zero=strip), raw=True)
         if asked["widget"]:
-            from IPython.display import display
-
             display(view.widget(profile))
-    if asked["text"]:
-        text = view.text(profile, unit_s=asked["unit"], strip_zero=strip)
-        Path(asked["text"]).write_text(text + "\n", encoding="utf-8")
-    if asked["dump"]:
-        measurement.dump(asked["dump"])
-    if asked["name"]:
-        from perfkit import ledger
+    deliver(shell, profile, asked)
+    if asked["return"]:
+        assert shell.displayhook is not None
+        shell.displayhook.update_user_ns(profile)
+    with _told_in_one_line():
+        if asked["text"]:
+            text = view.text(profile, unit_s=asked["unit"], strip_zero=strip)
+            Path(asked["text"]).write_text(text + "\n", encoding="utf-8")
+        if asked["dump"]:
+            measurement.dump(asked["dump"])
 
-        ledger.add(profile, asked["name"])
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PerfkitError(
+            f"the profile could not be written ({error}): name another file; the record is "
+            "perfkit.last()"
+        ) from None

@@ -11,10 +11,13 @@ from IPython.display import display
 if TYPE_CHECKING:
     from perfkit.records.base import Record
 
-__all__ = ["register", "show", "unregister"]
+__all__ = ["deliver", "register", "show", "unregister"]
 
 _VIEWS = {
     ("perfkit.records.timing", "Timing"): "perfkit.render.timing",
+    ("perfkit.records.tiers", "IoTime"): "perfkit.render.io",
+    ("perfkit.records.tiers", "TierPlan"): "perfkit.render.tiers",
+    ("perfkit.records.tiers", "TierTable"): "perfkit.render.tiers",
     ("perfkit.records.lines", "LineProfile"): "perfkit.render.lines",
     ("perfkit.records.machine", "Machine"): "perfkit.render.machine",
     ("perfkit.records.lesson", "Prediction"): "perfkit.render.lesson",
@@ -27,6 +30,18 @@ _VIEWS = {
 def show(record: Record) -> None:
     """Display a record as a cell output."""
     display(record)
+
+
+def deliver(shell: InteractiveShell, record: Record, asked: dict[str, Any]) -> None:
+    """Bind, show and keep a record, as the options that all magics share ask for it."""
+    if asked["output"]:
+        shell.user_ns[asked["output"]] = record
+    if not asked["quiet"]:
+        show(record)
+    if asked["name"]:
+        from perfkit import ledger
+
+        ledger.add(record, asked["name"])
 
 
 def register(shell: InteractiveShell) -> None:

@@ -45,10 +45,13 @@ def read_counters(root: Path = Path("/")) -> Counters | None:
         line.split(": ") for line in read(root / "proc/self/io").splitlines() if ": " in line
     )
     try:
-        known = [int(found[name]) for name in Counters._fields[:6]]
+        rchar, wchar, syscr, syscw, read_bytes, write_bytes = (
+            int(found[name]) for name in Counters._fields[:6]
+        )
     except (KeyError, ValueError):
         return None
-    return Counters(*known, resource.getrusage(resource.RUSAGE_SELF).ru_majflt)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    return Counters(rchar, wchar, syscr, syscw, read_bytes, write_bytes, faults)
 
 
 def time_io(fn: Callable[[], object]) -> IoTime:

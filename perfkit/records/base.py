@@ -11,6 +11,7 @@ __all__ = [
     "Bytes",
     "Count",
     "Instant",
+    "Part",
     "Quality",
     "Record",
     "Seconds",
@@ -22,6 +23,7 @@ __all__ = [
 # The upper bound keeps infinity out and `ge=0` NaN: what cannot be known is None.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Instant = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Bytes = Annotated[int, msgspec.Meta(ge=0)]

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from perfkit.errors import UsageError
-from perfkit.records.base import Bytes, Count, Quality, Record, Seconds, Share
+from perfkit.records.base import Bytes, Count, Part, Quality, Record, Seconds
 from perfkit.records.machine import Machine
 
 __all__ = ["Function", "LineProfile", "Loop", "Mode", "Statement"]
@@ -40,8 +40,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     raw_s: Seconds | None = None
     time_s: Seconds
     self_s: Seconds
-    share: Share
-    uncertainty: Share
+    share: Part
+    uncertainty: Part
     loop: Count = 0
     tight: bool = False
     host_s: Seconds | None = None
@@ -71,8 +71,8 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     line: Count
     end_line: Count
     time_s: Seconds
-    share: Share
-    uncertainty: Share
+    share: Part
+    uncertainty: Part
     tight: bool = False
 
 
@@ -83,7 +83,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     line: Count
     time_s: Seconds
-    share: Share
+    share: Part
 
 
 class LineProfile(Record, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class LineProfile(Record, frozen=True, kw_only=True):
     plain_s: Seconds | None = None
     ticks: Count = 0
     bursts: Count = 0
-    traced_share: Share = 1.0
+    traced_share: Part = 1.0
     functions: tuple[Function, ...] = ()
     statements: tuple[Statement, ...] = ()
     loops: tuple[Loop, ...] = ()

@@ -20,6 +20,8 @@ MOSTLY = 0.7
 """A block that was traced for more of its time keeps the tracer's own times."""
 TIGHT_S = 2e-6
 """Lines that take less for each hit cannot be told apart inside one loop."""
+LONG_S = 0.3e-3
+"""Statements that take as long as this for each hit can hold a tick back."""
 BYTECODE_S, USUAL_BYTECODES = 8e-9, 4.5
 """Before Python 3.12 each bytecode under tracing costs so much more; the calibration's lines have
 so many."""
@@ -62,11 +64,19 @@ class Attributed:
 
     def scale(self, wall_s: float) -> None:
         """Stretch all times to a run of that length."""
-        factor = wall_s / self.wall_s if self.wall_s else 1.0
+        self._multiply(wall_s / self.wall_s if self.wall_s else 1.0)
+        self.wall_s = wall_s
+
+    def fit(self) -> None:
+        """Shrink times that add up to more than the run, as they do where it was interrupted."""
+        used_s = max([sum(self.self_s.values()), *self.time_s.values(), *self.layouts.values()])
+        if used_s > self.wall_s:
+            self._multiply(self.wall_s / used_s)
+
+    def _multiply(self, factor: float) -> None:
         for times in (self.time_s, self.self_s, self.loops, self.layouts):
             for key in times:
                 times[key] *= factor  # type: ignore[index]
-        self.wall_s = wall_s
 
 
 def attribute(
@@ -157,28 +167,26 @@ def _place_late(
     traced: Mapping[int, Traced],
     inside: Mapping[int, float],
 ) -> None:
-    """Late ticks belong to their statement if the tracer saw it run so long; else an operator of
-    another one took the time, which goes to those that the tracer saw run longer than their ticks.
+    """A late tick may lie behind the operator that took the time: where the tracer saw the block,
+    its times of the long statements say how the late time is split. Statements that mostly wait
+    for other code, of which the tracer's own time is a small difference, keep their ticks.
     """
-    ticked: dict[int, float] = defaultdict(float)
-    for (top, *_), seconds in pool.items():
-        ticked[top] += seconds
-    lacking = {
-        number: own[number] - ticked[number]
+    long_ = {
+        number: own[number]
         for number in profiled.numbers(block[0])
         if profiled.statement(number).loop == block[1]
         and number in own
-        and own[number] > LATE_S * max(1, traced[number].hits)
+        and own[number] > LONG_S * max(1, traced[number].hits)
         and inside.get(number, 0.0) < 0.5 * traced[number].raw_s
-        and own[number] > 1.5 * ticked[number]
     }
-    total_s = sum(lacking.values())
+    total_s = sum(long_.values())
     for (top, *outer), seconds in pool.items():
-        if not total_s or own.get(top, 0.0) >= 0.5 * ticked[top]:
+        waits = inside.get(top, 0.0) >= 0.5 * traced.get(top, Traced()).raw_s
+        if not total_s or (waits and top in own):
             _add_top(found, top, outer, seconds)
             continue
-        for number, lack_s in lacking.items():
-            _add_top(found, number, outer, seconds * lack_s / total_s)
+        for number, own_s in long_.items():
+            _add_top(found, number, outer, seconds * own_s / total_s)
 
 
 def _traced_callees(weights: Mapping[Stack, Weight]) -> dict[int, float]:
@@ -187,7 +195,7 @@ def _traced_callees(weights: Mapping[Stack, Weight]) -> dict[int, float]:
     for stack, weight in weights.items():
         for number in stack.outer:
             inside[number] += weight.traced_s
-        if (stack.called or stack.late) and stack.top >= 0:
+        if stack.called and stack.top >= 0:
             # Its own ticks are certain already: the split is about the rest.
             inside[stack.top] += weight.traced_s
     return inside
@@ -271,7 +279,8 @@ def attribute_exactly(
     found = attribute(profiled, weights, traced, costs, weights)
     found.tight.clear()
     spent = _cost_by_layout(profiled, traced, costs)
-    found.wall_s = max(0.0, elapsed_s - sum(spent.values()))
+    # Recursive functions keep their ticks, whose sum is to be this run's as well.
+    found.scale(max(0.0, elapsed_s - sum(spent.values())))
     recursive = _recursive(profiled, weights)
     nested, inside = _nesting(profiled, weights)
     removed: dict[int, float] = {}
@@ -292,8 +301,10 @@ def attribute_exactly(
     for number in list(found.time_s):
         if number not in traced and profiled.owners[number] not in recursive:
             del found.time_s[number]
+            found.self_s.pop(number, None)
     _sum_up(found, profiled, recursive)
-    found.wall_s = max([found.wall_s, *found.layouts.values()])
+    used_s = max([sum(found.self_s.values()), *found.layouts.values()])
+    found.wall_s = max(found.wall_s, min(used_s, elapsed_s))
     return found, removed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from types import CodeType, FunctionType
@@ -22,6 +23,14 @@ LOCAL = sys.version_info >= (3, 12)
 _opened: WeakSet[LineEvents] = WeakSet()
 
 
+forks = [0]
+"""How often this process was forked."""
+
+
+def _count_fork() -> None:
+    forks[0] += 1
+
+
 def _stop_in_child() -> None:
     """A forked child has the tracer, and no ticks that would ever end it."""
     for events in list(_opened):
@@ -29,7 +38,7 @@ def _stop_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_stop_in_child)
+    os.register_at_fork(after_in_parent=_count_fork, after_in_child=_stop_in_child)
 
 
 class LineEvents:
@@ -46,6 +55,7 @@ class LineEvents:
         self._keeper = self._lib.LineProfiler(wrap_trace=False)
         self._codes: dict[int, CodeType] = {}
         self._bytecode: set[tuple[bytes, int]] = set()
+        self._thread = threading.get_ident()
         self._error_callbacks: tuple[Any, Any] = (None, None)
         self.on = self._open = False
 
@@ -94,6 +104,7 @@ class LineEvents:
         """Trace from here on, in this thread (before Python 3.12) or in all of them."""
         if self.on:
             return
+        self._thread = threading.get_ident()
         self._engine.enable()
         if LOCAL:
             self._hear_errors(self._error_callbacks)
@@ -119,13 +130,16 @@ class LineEvents:
 
     def displaced(self) -> bool:
         """Has other code put its own trace function in our place? Only before Python 3.12."""
-        return not LOCAL and self.on and sys.gettrace() is not self._engine._manager
+        if LOCAL or threading.get_ident() != self._thread:
+            return False
+        return sys.gettrace() is not (self._engine._manager if self.on else None)
 
     def abandon(self) -> None:
         """Forget that we trace: somebody else's trace function stays as it is."""
-        theirs = sys.gettrace()
-        self._engine.disable()
-        sys.settrace(theirs)
+        if self.on:
+            theirs = sys.gettrace()
+            self._engine.disable()
+            sys.settrace(theirs)
         self.on = False
 
     def hits(self) -> int:

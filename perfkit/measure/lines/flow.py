@@ -60,7 +60,9 @@ class Flow:
         """Where control can go from each instruction that it can come to, by place."""
         places = {each.offset: place for place, each in enumerate(self._instructions)}
         found: dict[int, tuple[int, ...]] = {}
-        waiting = [0]
+        # What an error leads to is code as well; how often is not known, and mostly never.
+        handlers = getattr(dis.Bytecode(self._code), "exception_entries", ())
+        waiting = [0, *(places[each.target] for each in handlers if each.target in places)]
         while waiting:
             place = waiting.pop()
             if place in found:

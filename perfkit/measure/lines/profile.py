@@ -6,19 +6,20 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple, get_args
 
-from perfkit.errors import UsageError
+from perfkit.devices.detect import devices_in_use
+from perfkit.errors import PerfkitError, UsageError
 from perfkit.measure.lines import targets
 from perfkit.measure.lines.calibration import Costs, calibrate
-from perfkit.measure.lines.events import LineEvents, refuse_other_tools
-from perfkit.measure.lines.profiled import Profiled
+from perfkit.measure.lines.events import LineEvents, forks, refuse_other_tools
 from perfkit.measure.lines.report import Observed, record
 from perfkit.measure.lines.sampler import Sampler
-from perfkit.measure.lines.statements import Sources
+from perfkit.measure.lines.scope import Cell, Scope
 from perfkit.measure.lines.stepped import stepped
 from perfkit.measure.lines.steps import Steps
 from perfkit.measure.lines.ticks import AlarmTicks, ThreadTicks, Ticks, why_no_alarm
@@ -33,13 +34,13 @@ Runs = Generator[None, None, None]
 
 
 class Asked(NamedTuple):
-    """What is asked of a line profile. `functions`: what to profile besides what is found by
-    name (`find`). `sync`, `memory`: stop after each statement, to wait for the devices or to read
-    memory. `backends`: only these runtimes.
+    """What is asked of a line profile. `functions`: what to profile besides what is found by name
+    (`find`), each with the words that name it for people. `sync`, `memory`: stop after each
+    statement, to wait for the devices or to read memory. `backends`: only these runtimes.
     """
 
     mode: Way = "bursts"
-    functions: tuple[Any, ...] = ()
+    functions: tuple[tuple[str, Any], ...] = ()
     find: bool = True
     sync: bool = False
     memory: bool = False
@@ -54,19 +55,6 @@ class Asked(NamedTuple):
                 "--sync and --memory stop after each statement: leave out --exact and --twice"
             )
         return self
-
-
-class Cell(NamedTuple):
-    """A body that is profiled itself. `code`: None where it is the frame that runs the loop;
-    `text`: its lines as typed; `skip`: statements at the front that are ours. `shown`: are its
-    own lines rows too?
-    """
-
-    names: Mapping[str, Any]
-    text: list[str] | None = None
-    code: CodeType | None = None
-    skip: int = 0
-    shown: bool = True
 
 
 def profile_lines(
@@ -92,13 +80,15 @@ def profile_lines(
     """
     if not callable(fn):
         raise UsageError(f"profile_lines runs a function, not {type(fn).__name__}")
-    name = getattr(fn, "__qualname__", type(fn).__name__)
-    asked = Asked(mode, (fn, *functions), sync=sync, memory=memory).checked()
+    name = targets.words_for(fn)
+    wanted = tuple((targets.words_for(each), each) for each in functions)
+    asked = Asked(mode, wanted, sync=sync, memory=memory).checked()
     measurement = LineMeasurement(asked, label=name, stop_at=profile_lines.__code__, body=fn)
     with closing(measurement.runs()) as runs:
         for _ in runs:
             fn(*args, **kwargs)
-    assert measurement.profile is not None
+    if measurement.profile is None:
+        raise PerfkitError(f"{name}: the line profile could not be made; see the warning")
     return measurement.profile
 
 
@@ -121,93 +111,26 @@ class LineMeasurement:
         'twice'; `done` once, when `runs` has ended. Raises what `profile_lines` raises.
         """
         refuse_other_tools()
+        if asked.backends:
+            devices_in_use(asked.backends)
         self.profile: LineProfile | None = None
         self._asked, self._label, self._cell = asked, label, cell
         self._between, self._done = between, done
-        self._sources, self._profiled = Sources(), Profiled()
-        self._profiled.stop_at = stop_at
-        self._notes: dict[str, None] = {}
-        self._found: dict[int, FunctionType | CodeType] = {}
-        self._events = LineEvents()
+        self._scope = Scope(asked.find)
+        self._scope.profiled.stop_at = stop_at
         self._elapsed: list[float] = []
         self._plain: Sampler | None = None
         self._steps: Steps | None = None
         self._traced: Sampler | None = None
         self._mode = asked.mode
-        self._has_base = False
-        if cell is None:
-            self._add_targets()
-            self._has_base = (
-                isinstance(body, FunctionType) and self._profiled.layouts[0].code is body.__code__
-            )
-
-    # -- what to profile -----------------------------------------------------------------------
-
-    def _add_targets(self) -> None:
-        for target in self._asked.functions:
-            self._add_target(target)
-
-    def _add_target(self, target: Any) -> None:
-        name = getattr(target, "__qualname__", None) or type(target).__name__
-        functions, notes = targets.unwrap(target, name)
-        for note in notes:
-            self.note(note)
-        known = [function for function in functions if self.add(function.__code__)]
-        if not known and functions and functions[0].__name__ == "<lambda>":
-            raise UsageError(
-                f"{name}: a lambda is part of the statement that it stands in: profile the "
-                "function around it, or write it with def"
-            )
-        if not known:
-            raise UsageError(
-                f"{name}: its source is not to be found (made by exec, or its file has changed): "
-                "define it in a cell or a file"
-            )
-        if self._asked.find:
-            for function in functions:
-                self._add_called(function.__code__, targets._scope(function))
-
-    def _add_called(self, code: CodeType, names: Mapping[str, Any]) -> None:
-        for each in targets.defined_in(code):
-            self.add(each)
-        for function in targets.called_by(code, names):
-            self.add(function.__code__)
-            for each in targets.defined_in(function.__code__):
-                self.add(each)
-
-    def add(self, code: CodeType) -> bool:
-        """Profile a function's code. False if its source cannot be shown."""
-        if self._profiled.knows(code):
-            return True
-        layout = self._sources.layout(code)
-        if layout is None:
-            return False
-        self._profiled.add(layout)
-        self._register(code)
-        return True
-
-    def _register(self, code: CodeType) -> None:
-        if not self._events.add(code):
-            self.note(
-                f"{code.co_qualname} has the same bytecode on the same lines as another function: "
-                "its hits are not counted"
-            )
-        if sys.version_info < (3, 12):
-            # There a comprehension is a function: unregistered, its events would not be counted.
-            from perfkit.measure.lines.profiled import inner_code
-
-            for inner in inner_code(code):
-                self._events.add(inner)
-
-    def _discover(self, code: CodeType) -> bool:
-        """A tick met code that is not known: the user's own is profiled from here on."""
-        return self._asked.find and targets.is_own(code) and self.add(code)
+        if body is not None:
+            self._scope.name_body(body)
+        self._scope.name(asked.functions)
 
     def profile_decorator(self, function: Any) -> Any:
         """What `@profile` does in a cell: the function is profiled, and stays as it is."""
-        name = getattr(function, "__qualname__", None) or type(function).__name__
-        for each in targets.unwrap(function, name)[0]:
-            self.add(each.__code__)
+        for each in targets.unwrap(function, targets.words_for(function))[0]:
+            self._scope.add(each.__code__)
         return function
 
     def dump(self, path: str) -> None:
@@ -215,7 +138,7 @@ class LineMeasurement:
         assert self.profile is not None
         stats = require("line_profiler.line_profiler", "-D")
         timings: dict[tuple[str, int, str], list[tuple[int, int, int]]] = {}
-        for layout in self._profiled.layouts:
+        for layout in self._scope.profiled.layouts:
             code = layout.code
             timings[code.co_filename, code.co_firstlineno, code.co_qualname] = [
                 (row.line, row.hits, round(1e9 * row.time_s))
@@ -223,10 +146,6 @@ class LineMeasurement:
                 if row.function == layout.name and layout.row_of_line.get(row.line) is not None
             ]
         stats.LineStats(timings, 1e-9).to_file(path)
-
-    def note(self, text: str) -> None:
-        """Say it once in the report."""
-        self._notes[text] = None
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -247,54 +166,44 @@ class LineMeasurement:
                 yield from self._run("bursts" if self._mode == "bursts" else "always")
             stopped = ""
         finally:
-            self._events.close()
-            self._profiled.base = None
+            self._scope.events.close()
+            self._scope.profiled.base = None
             try:
-                if self._traced is not None or self._steps is not None:
+                if self._elapsed:
                     self.profile = self._record(stopped)
                     keep_last(self.profile)
+            except Exception as error:
+                # The user's cell has run, and must not fail by a fault of ours.
+                warnings.warn(
+                    f"the line profile could not be made ({type(error).__name__}: {error})",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             finally:
                 self._done(self.profile)
 
     def _prepare(self, frame: FrameType) -> None:
-        if self._cell is not None:
-            self._add_cell(self._cell, frame)
-            self._add_targets()
+        self._scope.prepare(self._cell, frame)
         if self._asked.sync or self._asked.memory:
             return
-        self._events.open()
-        self._costs: Costs = calibrate(self._events)
+        self._scope.events.open()
+        self._costs: Costs = calibrate(self._scope.events)
         self._ticks: Ticks = AlarmTicks()
         if reason := why_no_alarm():
             self._ticks = ThreadTicks()
             if self._mode == "bursts":
                 self._mode = "exact"
-                self.note(f"no bursts: {reason}; everything was traced instead (--exact)")
-
-    def _add_cell(self, cell: Cell, frame: FrameType) -> None:
-        code = cell.code or frame.f_code
-        if not cell.shown:
-            if self._asked.find:
-                self._add_called(code, cell.names)
-            return
-        layout = self._sources.cell("<cell>", code, cell.text, cell.skip)
-        if layout is None:
-            self.note("the cell's own lines cannot be shown: its source is not to be found")
-        else:
-            self._profiled.add(layout)
-            self._register(code)
-            self._has_base = True
-            if cell.code is None:
-                self._profiled.base = frame
-        self._add_called(code, cell.names)
+                self._scope.note(f"no bursts: {reason}; everything was traced instead (--exact)")
 
     def _run(self, mode: Literal["bursts", "always", "never"]) -> Runs:
         __tracebackhide__ = True
-        sampler = Sampler(self._profiled, self._events, self._costs, mode, self._discover)
+        sampler = Sampler(
+            self._scope.profiled, self._scope.events, self._costs, mode, self._scope.discover
+        )
         self._traced = sampler
-        threads = _ThreadEvents(self._events, on=mode == "always")
+        threads = _ThreadEvents(self._scope.events, on=mode == "always")
         ticks = self._ticks
-        children_s = _children_s()
+        children = _children()
         with threads:
             sampler.start()
             start_s = time.perf_counter()
@@ -307,20 +216,20 @@ class LineMeasurement:
                 end_s = time.perf_counter()
                 sampler.stop()
                 self._elapsed.append(max(0.0, end_s - start_s - sampler.waited_s))
-        if _children_s() - children_s > 0.01:
-            self.note("child processes ran as well: their lines are not in this profile")
+        if _children() > children:
+            self._scope.note("child processes ran as well: their lines are not in this profile")
         if taken:
-            self.note("the code took the alarm signal while it ran: ticks ended there")
+            self._scope.note("the code took the alarm signal while it ran: ticks ended there")
 
     def _run_in_steps(self) -> Runs:
         __tracebackhide__ = True
         asked = self._asked
         self._steps = Steps(
-            self._profiled,
+            self._scope.profiled,
             sync=asked.sync,
             memory=asked.memory,
             backends=asked.backends,
-            discover=self._discover,
+            discover=self._scope.discover,
         )
         with self._steps:
             start_s = time.perf_counter()
@@ -333,34 +242,34 @@ class LineMeasurement:
         if self._steps is not None:
             return stepped(
                 self._label,
-                self._profiled,
+                self._scope.profiled,
                 self._steps,
                 self._elapsed[0],
                 stopped,
                 self._asked,
-                tuple(self._notes),
+                tuple(self._scope.notes),
             )
         assert self._traced is not None
         seen = Observed(
             label=self._label,
             mode=self._mode,
-            profiled=self._profiled,
-            table=self._events.table(),
+            profiled=self._scope.profiled,
+            table=self._scope.events.table(),
             costs=self._costs,
             sampler=self._traced,
             plain=self._plain,
             elapsed_s=tuple(self._elapsed),
-            has_base=self._has_base,
-            notes=tuple(self._notes),
+            has_base=self._scope.has_base,
+            notes=tuple(self._scope.notes),
             stopped=stopped,
         )
         return record(seen)
 
 
-def _children_s() -> float:
-    """Processor time of child processes that have ended."""
+def _children() -> tuple[int, int]:
+    """How often this process was forked, and hundredths of seconds that ended children ran."""
     times = os.times()
-    return times.children_user + times.children_system
+    return forks[0], round(100 * (times.children_user + times.children_system))
 
 
 class _ThreadEvents:

@@ -98,44 +98,33 @@ class Profiled:
         """
         found: list[int] = []
         called = foreign = False
-        first, at_base = True, self.base is None
-        while frame is not None:
+        at_base = self.base is None
+        while frame is not None and frame.f_code is not self.stop_at:
             code = frame.f_code
             lines = self._lines.get(id(code))
             if lines is None and unknown(code):
                 lines = self._lines.get(id(code))
-            if lines is None:
-                if code is self.stop_at:
-                    break
-                called = foreign = called or first
-                foreign = foreign and not found
-            elif lines:
+            if lines:
                 number = lines.get(frame.f_lineno or line_at(code, frame.f_lasti), -1)
                 if number >= 0:
                     found.append(number)
                 if frame is self.base:
                     at_base = True
                     break
-            else:
-                called = called or not found
-            if not found:
-                first = False
+            elif not found:
+                called = True
+                foreign = foreign or lines is None
             frame = frame.f_back
-        return self._stack(found, called, foreign, at_base)
-
-    def _stack(self, found: list[int], called: bool, foreign: bool, at_base: bool) -> Stack:
-        if at_base and found:
-            top, *outer = found
-            return Stack(tuple(dict.fromkeys(outer)), top, called, foreign)
-        waiting = list(self._waiting()) if not found else []
+        # Where the event loop is idle, coroutines wait that stand on no stack.
+        chain = [*self._waiting(), *found] if called or not found else found
         if not at_base and self.base is not None:
-            line = self.base.f_lineno or 0
-            number = self._lines[id(self.base.f_code)].get(line, -1)
-            waiting += [number] if number >= 0 else []
-        if found:
-            return Stack(tuple(dict.fromkeys([*found[1:], *waiting])), found[0], called, foreign)
-        rows = tuple(dict.fromkeys(waiting))
-        return Stack(rows[1:], rows[0], True) if rows else Stack((), -1, True)
+            number = self.lines_of(self.base.f_code).get(self.base.f_lineno or 0, -1)
+            chain += [number] if number >= 0 else []
+        if not chain:
+            return Stack((), -1, True)
+        top, *outer = chain
+        certain = called or len(chain) > len(found)
+        return Stack(tuple(dict.fromkeys(outer)), top, certain, foreign)
 
     def _waiting(self) -> Iterator[int]:
         """The `await` statements of suspended coroutines, where the event loop is idle."""
@@ -144,6 +133,8 @@ class Profiled:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
+            return
+        if asyncio.current_task(loop) is not None:
             return
         for task in asyncio.all_tasks(loop):
             chain = []

@@ -22,7 +22,7 @@ from perfkit.measure.lines.calibration import Costs
 from perfkit.measure.lines.events import LOCAL
 from perfkit.measure.lines.profiled import Profiled, inner_code
 from perfkit.measure.lines.sampler import Sampler
-from perfkit.measure.lines.statements import Layout
+from perfkit.measure.lines.statements import Layout, Row
 from perfkit.records.base import Quality
 from perfkit.records.lines import Function, LineProfile, Loop, Statement
 from perfkit.records.timing import DISTURBED
@@ -33,6 +33,8 @@ __all__ = ["Observed", "file_name", "record"]
 SURE = {"bursts": 0.05, "twice": 0.04, "exact": 0.01}
 """Uncertainty of a share of one half, measured on programs of known shares; 90 % lie within."""
 FEW_TICKS, FEW_SURE = 20, 0.06
+LEAST_TICKS = 5
+"""Below these ticks say nothing."""
 BUSY = 0.1
 """A neighbour widens it by such a part of the time that it took: caches are shared too."""
 CALIBRATION = {True: 0.05, False: 0.15}
@@ -72,22 +74,25 @@ def record(seen: Observed) -> LineProfile:
     found: Attributed | None = None
     removed: dict[int, float] = {}
     if always:
-        elapsed_s = seen.elapsed_s[-1] - seen.sampler.own_s
+        elapsed_s = max(1e-9, seen.elapsed_s[-1] - seen.sampler.own_s)
         found, removed = attribute_exactly(
             seen.profiled, seen.sampler.weights, traced, seen.costs, elapsed_s
         )
     if seen.plain is not None and found is not None and len(seen.elapsed_s) == 2:
         plain_s, traced_s = seen.elapsed_s
-        if traced_s > (1 + LIGHT) * plain_s or sum(removed.values()) > LIGHT * traced_s:
+        costly = traced_s > (1 + LIGHT) * plain_s or sum(removed.values()) > LIGHT * traced_s
+        if costly and timed.ticks >= LEAST_TICKS:
             found, removed = None, {}
         else:
             # Tracing cost next to nothing: the tracer's own times are the best there are.
-            found.scale(seen.elapsed_s[0] - seen.plain.own_s)
+            found.scale(max(1e-9, seen.elapsed_s[0] - seen.plain.own_s))
     if found is None:
         traced_weights = seen.sampler.weights if seen.plain is not None else None
         found = attribute(seen.profiled, timed.weights, traced, seen.costs, traced_weights)
+    found.fit()
     _add_threads(found, seen, timed)
-    return _Builder(seen, traced, found, removed, always).profile()
+    all_traced = always and not seen.sampler.displaced
+    return _Builder(seen, traced, found, removed, all_traced).profile()
 
 
 def _traced(seen: Observed) -> dict[int, Traced]:
@@ -111,12 +116,18 @@ def _traced(seen: Observed) -> dict[int, Traced]:
         inner = _inner_events(layout, seen.table)
         for place, row in enumerate(layout.rows):
             hits = layout.hits(row, events)
+            if seen.stopped and _is_under_way(row, bytecode, seen.sampler.last_lines):
+                hits += 1
             raw_s = 1e-9 * raw_ns[place]
             if hits:
                 raw_s += 0.5 * seen.sampler.halves.get(start + place, 0) * raw_s / hits
             if hits or raw_s:
                 found[start + place] = Traced(hits, raw_s, unfinished[place], inner.get(place, 0.0))
     return found
+
+
+def _is_under_way(row: Row, bytecode: int, lines: set[tuple[int, int]]) -> bool:
+    return any((bytecode, line) in lines for line in range(row.line, row.end_line + 1))
 
 
 def _inner_events(
@@ -164,7 +175,7 @@ class _Builder:
         self._profiled = seen.profiled
         self._wall_s = found.wall_s
         self._notes = dict.fromkeys(seen.notes)
-        self._inexact = set() if all_traced else _inexact(seen)
+        self._inexact = _in_untraced_threads(seen) if all_traced else _inexact(seen)
         self._ticks = (seen.plain or seen.sampler).ticks
 
     def profile(self) -> LineProfile:
@@ -260,10 +271,11 @@ class _Builder:
         is_base = self._seen.has_base and self._profiled.owners[number] == 0
         if is_base and layout.rows[place].once and not self._all_traced:
             # Outside loops and branches a statement of the cell runs once or not at all.
-            ran = bool(traced.hits or self._found.counts.get(number))
-            ran = ran or (not self._seen.stopped) or self._passed(number)
-            return int(ran), True
-        exact = number not in self._inexact and not layout.hides_turns(layout.rows[place])
+            seen = traced.hits or traced.unfinished or self._found.counts.get(number)
+            ran = bool(seen) or not self._seen.stopped or self._passed(number)
+            return int(ran), ran
+        exact = number not in self._inexact and not self._seen.sampler.displaced
+        exact = exact and not layout.hides_turns(layout.rows[place])
         return traced.hits, exact
 
     def _passed(self, number: int) -> bool:
@@ -290,7 +302,7 @@ class _Builder:
             if line in layout.loops_around(self._profiled.statement(number))
         )
         share = self._share(self._found.loops.get((owner, line), 0.0))
-        return self._whole(share) + self._of_removal(removed_s, share)
+        return min(1.0, self._whole(share) + self._of_removal(removed_s, share))
 
     def _of_removal(self, removed_s: float, share: float) -> float:
         """What an error in the cost of an event does to a share: to its time and to the whole."""
@@ -304,7 +316,7 @@ class _Builder:
         if number in self._found.tight:
             return max(whole, LOOP_SPLIT * self._share(self._found.pools[block]))
         share = self._share(self._found.time_s.get(number, 0.0))
-        return whole + self._of_removal(self._removed.get(number, 0.0), share)
+        return min(1.0, whole + self._of_removal(self._removed.get(number, 0.0), share))
 
     @property
     def _wait_share(self) -> float:
@@ -379,7 +391,7 @@ class _Builder:
                 slow = self._found.self_s.get(number, 0.0) > SLOW_APPEND_S * max(1, hits)
                 if slow and hits > 100 and _may_grow_text(layout, place):
                     yield (
-                        f"line {layout.rows[place].line} of {layout.name} may grow a text with "
+                        f"{_lines(self._profiled, [number])} may grow a text with "
                         "+=, which tracing makes quadratic before Python 3.12: its share means "
                         "nothing here"
                     )
@@ -389,13 +401,26 @@ def _lines(profiled: Profiled, numbers: list[int]) -> str:
     named = []
     for number in numbers[:4]:
         layout, place = profiled.row(number)
-        named.append(f"line {layout.rows[place].line} of {layout.name}")
+        owner = "the cell" if layout.name == "<cell>" else layout.name
+        named.append(f"line {layout.rows[place].line} of {owner}")
     return ", ".join(named) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
 
 
 def _may_grow_text(layout: Layout, place: int) -> bool:
     row = layout.rows[place]
     return bool(row.loop) and row.kind is ast.AugAssign and "+=" in layout.source(row)
+
+
+def _in_untraced_threads(seen: Observed) -> set[int]:
+    """Statements of functions that ran in other threads, which bursts do not trace before 3.12."""
+    if LOCAL or seen.mode != "bursts":
+        return set()
+    owners = {
+        seen.profiled.owners[number]
+        for stack in seen.sampler.other_threads
+        for number in (*stack.outer, stack.top)
+    }
+    return {number for owner in owners for number in seen.profiled.numbers(owner)}
 
 
 def _inexact(seen: Observed) -> set[int]:
@@ -406,7 +431,7 @@ def _inexact(seen: Observed) -> set[int]:
     """
     profiled, sampler = seen.profiled, seen.sampler
     found: set[int] = set()
-    owners: set[int] = set()
+    owners = {profiled.owners[number] for number in _in_untraced_threads(seen)}
     for number in sampler.unseen - {-1}:
         layout, place = profiled.row(number)
         owner = profiled.owners[number]

@@ -19,7 +19,7 @@ from perfkit.measure.lines.events import LOCAL, LineEvents
 from perfkit.measure.lines.profiled import Profiled, Stack
 from perfkit.system.noise import RunQueueWait
 
-__all__ = ["LATE_S", "Sampler", "Weight"]
+__all__ = ["DISPLACED", "LATE_S", "Sampler", "Weight"]
 
 BURST_S = 2e-3 if LOCAL else 4e-3
 OFF = 9.0 if LOCAL else 4.0
@@ -30,8 +30,13 @@ the second the correction itself is doubtful, and the ticks count for little."""
 DOUBTFUL, UNSEEN = 0.12, 0.35
 """What ticks count for under very heavy tracing, and, before Python 3.12, where code that is not
 profiled was slowed without leaving hits."""
+IDLE = 0.3
+"""A thread that computes for a smaller share of the time waits: tracing does not slow that."""
 LATE_S = 1.8e-3
 """A tick that comes so late waited for a long call in C to end."""
+DISPLACED = (
+    "another tool took the trace function while the code ran: lines were not traced from there on"
+)
 READ_SHARE = 0.05
 """Counting hits may cost such a share of a burst."""
 
@@ -53,6 +58,7 @@ class _Tick(NamedTuple):
 
     stack: Stack
     seconds: float
+    waits: bool
 
 
 class Sampler:
@@ -78,11 +84,14 @@ class Sampler:
         """Nanoseconds of lines that were under way when tracing stopped, and how often, by bytecode
         and line.
         """
+        self.last_lines: set[tuple[int, int]] = set()
+        """Lines that were under way at the very end, by bytecode: an error left them there."""
         self.halves: dict[int, int] = {}
         """How often a statement was under way when tracing began."""
         self.ticks = self.bursts = 0
         self.off_s = self.own_s = self.waited_s = 0.0
         self.failure = ""
+        self._failed = self.displaced = False
         self._foreign: dict[int, CodeType] = {}
         self._seen: set[int] = set()
         self._pending: list[_Tick] = []
@@ -95,6 +104,8 @@ class Sampler:
 
     def start(self) -> None:
         """The body begins; call this in its thread."""
+        self._thread = threading.get_ident()
+        self._cpu_s, self._look_s = time.thread_time(), 0.0
         self._run_queue = RunQueueWait()
         self._waited_s = self._run_queue.read_s() or 0.0
         self._last_s = self._burst_s = self._checked_s = time.perf_counter()
@@ -105,19 +116,19 @@ class Sampler:
 
     def stop(self) -> None:
         """The body has ended, or has raised."""
-        if not self.failure:
+        if not self._failed:
             self._safely(None)
+        self._yield_if_displaced(time.perf_counter())
         if self._events.on:
             self._flush(time.perf_counter())
-            if self._events.displaced():
-                self._events.abandon()
-                self.failure = self.failure or DISPLACED
-            self._keep_partial(self._events.switch_off())
+            under_way = self._events.switch_off()
+            self._keep_partial(under_way)
+            self.last_lines = {(bytecode, line) for bytecode, (line, _) in under_way.items()}
         self._run_queue.close()
 
     def tick(self, frame: FrameType | None) -> None:
         """Look where the body is. Never raises."""
-        if not self._inside and not self.failure:
+        if not self._inside and not self._failed:
             self._safely(frame)
 
     def _safely(self, frame: FrameType | None) -> None:
@@ -126,6 +137,7 @@ class Sampler:
             self._tick(frame)
         except Exception as error:
             # An error of ours must not end the user's cell.
+            self._failed = True
             self.failure = f"perfkit stopped looking: {type(error).__name__}: {error}"
         finally:
             self._inside = False
@@ -133,6 +145,10 @@ class Sampler:
     def _tick(self, frame: FrameType | None) -> None:
         now_s = time.perf_counter()
         seconds = max(0.0, now_s - self._last_s - self._new_wait_s())
+        waits = self._waits(seconds)
+        if waits:
+            # A wait goes on while perfkit looks at it.
+            seconds += self._look_s
         stack = self._profiled.read(frame, self._unknown)
         if stack.top < 0 and frame is None:
             stack = self._at_the_end(seconds)
@@ -141,7 +157,7 @@ class Sampler:
         self.ticks += frame is not None
         is_new = self._note_new(stack)
         if self._events.on:
-            self._pending.append(_Tick(stack, seconds))
+            self._pending.append(_Tick(stack, seconds, waits))
             self._traced_tick(now_s, stack, is_new)
         else:
             self.off_s += seconds
@@ -154,7 +170,9 @@ class Sampler:
         self._outermost = stack.outer[-1] if stack.outer else stack.top
         self._last = stack
         self._last_s = time.perf_counter()
-        self.own_s += self._last_s - now_s
+        self._look_s = self._last_s - now_s
+        self.own_s += 0.0 if waits else self._look_s
+        self._cpu_s = time.thread_time()
 
     def _new_wait_s(self) -> float:
         """How long the thread had no core since it was last asked: a neighbour's time."""
@@ -164,6 +182,12 @@ class Sampler:
         new_s, self._waited_s = waited_s - self._waited_s, waited_s
         self.waited_s += new_s
         return new_s
+
+    def _waits(self, seconds: float) -> bool:
+        """Did the thread wait for something since the last tick, and not compute?"""
+        if threading.get_ident() != self._thread:
+            return False
+        return time.thread_time() - self._cpu_s < IDLE * seconds
 
     def _at_the_end(self, seconds: float) -> Stack:
         """Where a body was that is over: where it was last seen, or, after a long call in C, at
@@ -188,7 +212,19 @@ class Sampler:
 
     # -- bursts --------------------------------------------------------------------------------
 
+    def _yield_if_displaced(self, now_s: float) -> bool:
+        """Leave tracing to another tool that has taken it; ticks go on."""
+        if self._mode == "never" or not self._events.displaced():
+            return False
+        if self._events.on:
+            self._flush(now_s)
+        self._events.abandon()
+        self._mode, self.failure, self.displaced = "never", DISPLACED, True
+        return True
+
     def _switch_on(self, now_s: float, stack: Stack) -> None:
+        if self._yield_if_displaced(now_s):
+            return
         self._note_unseen(stack)
         if stack.top >= 0:
             self.halves[stack.top] = self.halves.get(stack.top, 0) + 1
@@ -197,10 +233,7 @@ class Sampler:
         self._events.switch_on()
 
     def _traced_tick(self, now_s: float, stack: Stack, is_new: bool) -> None:
-        if self._events.displaced():
-            self._flush(now_s)
-            self._events.abandon()
-            self.failure = DISPLACED
+        if self._yield_if_displaced(now_s):
             return
         if is_new:
             self._burst_s = now_s
@@ -222,18 +255,17 @@ class Sampler:
         load = min(1.0, (hits - self._hits) * self._costs.event_s / spent_s)
         self._hits, self._checked_s = hits, now_s
         sure = DOUBTFUL if load > VERY_HEAVY and self._mode == "bursts" else 1.0
-        punctual = foreign = 0
+        foreign = 0
         for tick in pending:
-            share = (1 - load) * sure
-            if not LOCAL and tick.stack.foreign and not tick.stack.late:
+            share = 1.0 if tick.waits else (1 - load) * sure
+            if not LOCAL and tick.stack.foreign and not (tick.stack.late or tick.waits):
                 share *= UNSEEN
-            punctual += not tick.stack.late
-            foreign += tick.stack.foreign
+            foreign += tick.stack.foreign and not (tick.stack.late or tick.waits)
             seconds = tick.seconds
             self._weigh(self.weights, tick.stack, seconds, share * seconds, seconds)
         self._rest = OFF * (2 if not LOCAL and 2 * foreign > len(pending) else 1)
-        # Before 3.12 all Python code is slowed, whether it leaves hits or not: long calls are not.
-        return load > HEAVY or (not LOCAL and 2 * punctual > len(pending))
+        # Before 3.12 code that is not profiled is slowed as well, and leaves no hits.
+        return load > HEAVY or (not LOCAL and 4 * foreign > len(pending))
 
     def _keep_partial(self, under_way: dict[int, tuple[int, int]]) -> None:
         for bytecode, (line, ns) in under_way.items():
@@ -278,6 +310,3 @@ class Sampler:
             return True
         self._foreign[id(code)] = code
         return False
-
-
-DISPLACED = "another tool took the trace function while the cell ran: the report ends there"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import textwrap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import CodeType
@@ -17,6 +18,9 @@ __all__ = ["INLINE", "Layout", "Row", "Sources", "line_at"]
 
 INLINE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
 """Names of code objects that belong to the statement they stand in."""
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Row(NamedTuple):
@@ -196,42 +200,71 @@ def _bodies(node: ast.stmt) -> Iterator[ast.stmt | ast.ExceptHandler | ast.match
         yield from getattr(node, part, [])
 
 
+class _File(NamedTuple):
+    """A source file: its lines, its functions by first line and name, its module; the functions'
+    code as the text would give it now.
+    """
+
+    text: list[str]
+    functions: dict[tuple[int, str], _Function]
+    module: ast.Module
+    codes: dict[tuple[int, str], CodeType]
+
+
 class Sources:
     """Finds the layout of code objects; parses each file once."""
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[list[str], dict[tuple[int, str], ast.AST], ast.Module]] = {}
+        self._files: dict[str, _File] = {}
+        self._typed: dict[str, list[str]] = {}
 
     def layout(self, code: CodeType) -> Layout | None:
-        """The statements of a function's code, None where its source is not to be found, or is
-        not the one that the code was made from.
+        """The statements of a function's code, None where it has none, its source is not to be
+        found, or is not the one that the code was made from.
         """
-        try:
-            text, functions, _ = self._file(code.co_filename)
-        except (SyntaxError, ValueError):
+        found = self._node(code)
+        if found is None:
             return None
-        node = functions.get((code.co_firstlineno, code.co_name))
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            return None
+        file, node = found
+        text = self._typed.get(code.co_filename, file.text)
         layout = Layout(code.co_qualname, code, node.body, text)
-        lines = {line for _, _, line in code.co_lines() if line}
-        own = lines - {code.co_firstlineno, node.lineno}
-        return layout if layout.rows and own <= set(layout.row_of_line) | _signature(node) else None
-
-    def cell(
-        self, name: str, code: CodeType, shown: list[str] | None, skip: int = 0
-    ) -> Layout | None:
-        """The statements of a cell's code, less the first `skip`; `shown` is its text as typed."""
-        try:
-            text, _, module = self._file(code.co_filename)
-        except (SyntaxError, ValueError):
-            return None
-        if shown is None or len(shown) != len(text):
-            shown = text
-        layout = Layout(name, code, module.body[skip:], shown, is_function=False)
         return layout if layout.rows else None
 
-    def _file(self, name: str) -> tuple[list[str], dict[tuple[int, str], ast.AST], ast.Module]:
+    def is_empty(self, code: CodeType) -> bool:
+        """Is its source there, and without a statement that runs?"""
+        found = self._node(code)
+        return found is not None and all(map(_has_no_code, found[1].body))
+
+    def _node(self, code: CodeType) -> tuple[_File, _Function] | None:
+        try:
+            file = self._file(code.co_filename)
+        except (SyntaxError, ValueError):
+            return None
+        key = code.co_firstlineno, code.co_name
+        node, now = file.functions.get(key), file.codes.get(key)
+        if node is None or now is None or not _is_made_of(code, now):
+            return None
+        return file, node
+
+    def cell(
+        self, name: str, code: CodeType, typed: list[str] | None, skip: int = 0
+    ) -> Layout | None:
+        """The statements of a cell's code, less the first `skip`; `typed`: its text as typed."""
+        try:
+            file = self._file(code.co_filename)
+        except (SyntaxError, ValueError):
+            return None
+        text = file.text
+        if typed is not None and len(typed) == len(text):
+            text = self._typed[code.co_filename] = typed
+        elif typed is not None and len(text) == 1:
+            # Another magic owns the body: all of it is one statement.
+            text = ["\n".join(typed)]
+        body = [each for each in file.module.body[skip:] if not _is_future(each)]
+        layout = Layout(name, code, body, text, is_function=False)
+        return layout if layout.rows else None
+
+    def _file(self, name: str) -> _File:
         if name not in self._files:
             linecache.checkcache(name)
             text = linecache.getlines(name)
@@ -241,12 +274,40 @@ class Sources:
                 for node in ast.walk(module)
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             }
-            self._files[name] = text, dict(functions), module
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                whole = compile(module, name, "exec", flags=flags, dont_inherit=True)
+            codes = {(each.co_firstlineno, each.co_name): each for each in _codes(whole)}
+            self._files[name] = _File(text, functions, module, codes)
         return self._files[name]
 
 
-def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[int]:
-    return set(range(_header(node)[0], node.body[0].end_lineno or node.lineno))
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
+
+
+def _is_made_of(code: CodeType, now: CodeType) -> bool:
+    """Was `code` made from the text that gives `now`? A tool may have added to it since."""
+    same = code.co_code == now.co_code and code.co_names == now.co_names
+    known = {*code.co_names, *code.co_varnames}
+    return (
+        (same or {*now.co_names, *now.co_varnames} <= known)
+        and _plain(now) <= _plain(code)
+        and {line for _, _, line in now.co_lines()} == {line for _, _, line in code.co_lines()}
+    )
+
+
+def _plain(code: CodeType) -> set[tuple[type, object]]:
+    kinds = (int, float, complex, str, bytes, bool)
+    return {(type(each), each) for each in code.co_consts if isinstance(each, kinds)}
+
+
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
 def line_at(code: CodeType, offset: int) -> int:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from perfkit.measure.lines.profiled import Profiled
 from perfkit.measure.lines.report import file_name
+from perfkit.measure.lines.sampler import DISPLACED
 from perfkit.measure.lines.statements import Layout
 from perfkit.measure.lines.steps import Steps, Sums
 from perfkit.records.base import Quality
@@ -87,6 +88,8 @@ class _Stepped:
     def _remarks(self) -> Iterator[str]:
         for name, reason in sorted(self._steps.reasons.items()):
             yield f"{name}: {reason}; the waiting for it stands for its device time"
+        if self._steps.displaced:
+            yield DISPLACED
         if self._asked.sync and not self._steps.worked:
             yield "no device was given work"
         if self._asked.memory:

@@ -92,7 +92,7 @@ class Steps:
         """Why the device times of a runtime's work are not known."""
         self.own_s = 0.0
         self.waited_s = self._device_s = 0.0
-        self.counts_device = False
+        self.counts_device = self.displaced = False
         self._open: dict[int, _Open] = {}
         self._depth: dict[int, int] = {}
         self._ignored: dict[int, CodeType] = {}
@@ -115,10 +115,12 @@ class Steps:
         return self
 
     def __exit__(self, *_: object) -> None:
-        state = self._settle()
-        for key in reversed(self._open):
-            self._close(key, state)
-        self._stack.close()
+        try:
+            state = self._settle()
+            for key in reversed(list(self._open)):
+                self._close(key, state)
+        finally:
+            self._stack.close()
 
     def _watch(self) -> None:
         """Open a trace on every runtime that is there now."""
@@ -132,12 +134,15 @@ class Steps:
 
     # -- events --------------------------------------------------------------------------------
 
-    def line(self, frame: FrameType, line: int) -> None:
-        """A line of profiled code begins in `frame`."""
+    def line(self, frame: FrameType, line: int, resumed: bool = False) -> None:
+        """A line of profiled code begins in `frame`, or goes on after a wait."""
         if self._busy:
             return
         self._busy = True
         try:
+            if not resumed:
+                counts = self.lines.setdefault(id(frame.f_code), {})
+                counts[line] = counts.get(line, 0) + 1
             self._line(frame, line)
         finally:
             self._busy = False
@@ -166,8 +171,6 @@ class Steps:
     def _line(self, frame: FrameType, line: int) -> None:
         began_s = time.perf_counter()
         number = self._profiled.lines_of(frame.f_code).get(line, -1)
-        counts = self.lines.setdefault(id(frame.f_code), {})
-        counts[line] = counts.get(line, 0) + 1
         here = self._open.get(id(frame))
         if here is not None and here.number == number and here.frame is frame:
             layout, place = self._profiled.row(number)
@@ -269,6 +272,8 @@ class _Tracing:
     def __exit__(self, *_: object) -> None:
         if sys.gettrace() == self._global:
             sys.settrace(None)
+        else:
+            self._steps.displaced = True
         base = self._steps._profiled.base
         if base is not None:
             base.f_trace = None
@@ -278,7 +283,7 @@ class _Tracing:
             return None
         # A generator that goes on is called again on the line where it stopped.
         if frame.f_lineno != frame.f_code.co_firstlineno:
-            self._steps.line(frame, frame.f_lineno)
+            self._steps.line(frame, frame.f_lineno, resumed=True)
         return self._local
 
     def _local(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -313,7 +318,7 @@ class _Monitoring:
             if not steps.knows(code):
                 return monitoring.DISABLE
             frame = sys._getframe(1)
-            steps.line(frame, frame.f_lineno)
+            steps.line(frame, frame.f_lineno, resumed=True)
             return None
 
         for event, callback in (

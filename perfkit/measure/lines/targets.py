@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import site
 import sys
 import sysconfig
@@ -15,7 +16,18 @@ from typing import Any
 from perfkit.errors import UsageError
 from perfkit.measure.lines.profiled import inner_code
 
-__all__ = ["called_by", "functions_in", "is_own", "resolve", "unwrap"]
+__all__ = [
+    "called_by",
+    "defined_in",
+    "functions_in",
+    "is_object_with_call",
+    "is_own",
+    "own_methods",
+    "resolve",
+    "scope_of",
+    "unwrap",
+    "words_for",
+]
 
 _LIMIT = 2000
 """So many functions are followed at most."""
@@ -29,13 +41,32 @@ def is_own(code: CodeType) -> bool:
     return not name.startswith(_libraries())
 
 
+def words_for(target: Any) -> str:
+    """What people call it."""
+    return getattr(target, "__qualname__", None) or type(target).__name__
+
+
+def is_object_with_call(target: Any) -> bool:
+    """Is it an object whose class has a __call__ of the user's?"""
+    if isinstance(target, type):
+        return False
+    return any(
+        isinstance(vars(kind).get("__call__"), FunctionType) for kind in type(target).__mro__
+    )
+
+
+def own_methods(kind: type) -> list[FunctionType]:
+    """The user's own functions of a class and of those that it inherits from."""
+    return [each for each in _functions_of(kind) if is_own(each.__code__)]
+
+
 @functools.cache
 def _libraries() -> tuple[str, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {sysconfig.get_path(kind) for kind in kinds}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
     folders |= {str(Path(__file__).parents[2])}
-    folders |= {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
+    folders |= {path for path in sys.path if path and any(Path(path).glob("*.dist-info"))}
     return tuple(sorted(str(Path(folder)) + "/" for folder in folders if folder))
 
 
@@ -46,6 +77,8 @@ def unwrap(target: Any, name: str) -> tuple[list[FunctionType], list[str]]:
     """
     notes: list[str] = []
     for _ in range(50):
+        if isinstance(target, FunctionType) and hasattr(target, "registry"):
+            return _all(target.registry.values(), name, notes)
         if isinstance(target, FunctionType):
             inner = getattr(target, "__wrapped__", None)
             if inner is None:
@@ -169,11 +202,12 @@ def called_by(code: CodeType, names: Mapping[str, Any]) -> list[FunctionType]:
         for function in _mentioned(here, scope):
             if id(function.__code__) not in found and is_own(function.__code__):
                 found[id(function.__code__)] = function
-                queue.append((function.__code__, _scope(function)))
+                queue.append((function.__code__, scope_of(function)))
     return list(found.values())
 
 
-def _scope(function: FunctionType) -> Mapping[str, Any]:
+def scope_of(function: FunctionType) -> Mapping[str, Any]:
+    """The names that a function sees."""
     cells = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
@@ -233,7 +267,11 @@ def _is_own_class(kind: type) -> bool:
 def _words(code: CodeType) -> set[str]:
     """All names that a code object and the code in it mention."""
     words = {*code.co_names, *code.co_freevars}
+    is_magic = bool(words & {"run_line_magic", "run_cell_magic"})
     for constant in code.co_consts:
+        if is_magic and isinstance(constant, str):
+            # What stands behind a magic is code as well, or may be.
+            words |= set(re.findall(r"[^\W\d]\w*", constant))
         if isinstance(constant, CodeType):
             words |= _words(constant)
     return words

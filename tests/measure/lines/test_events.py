@@ -104,7 +104,8 @@ def test_all_is_as_before_an_error(way, error):
     assert last.label == "breaks" and last.stopped and last.quality.status == "suspect"
     (raising,) = [row for row in last.statements if row.source == "raise error"]
     (before_it,) = [row for row in last.statements if row.source == "work()"]
-    assert before_it.hits == 1 and before_it.share > 0.3
+    assert before_it.hits == 1 or not before_it.hits_exact
+    assert before_it.share > 0.3
     if way != "twice":
         assert raising.hits == 1 or not raising.hits_exact
 
