@@ -206,14 +206,15 @@ class LineMeasurement:
         children = _children()
         with threads:
             sampler.start()
-            start_s = time.perf_counter()
             ticks.start(sampler.tick)
+            sampler.restart_clock()
+            start_s = time.perf_counter()
             try:
                 yield
             finally:
+                end_s = time.perf_counter()
                 taken = not ticks.is_ours()
                 ticks.stop()
-                end_s = time.perf_counter()
                 sampler.stop()
                 self._elapsed.append(max(0.0, end_s - start_s - sampler.waited_s))
         if _children() > children:

@@ -7,6 +7,7 @@ import dis
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from types import CodeType
 from typing import Literal, NamedTuple
@@ -292,7 +293,10 @@ class _Builder:
             most = SURE["exact"]
         most += BUSY * min(0.3, self._wait_share)
         tick = 1 / max(self._ticks, 1)
-        return max(most * math.sqrt(4 * share * (1 - share)), 0.005, min(tick, most))
+        spread = max(most * math.sqrt(4 * share * (1 - share)), 0.005, min(tick, most))
+        if self._ticks < FEW_TICKS:
+            spread += self._missing
+        return min(1.0, spread)
 
     def _of_loop(self, owner: int, line: int) -> float:
         layout = self._profiled.layouts[owner]
@@ -310,6 +314,15 @@ class _Builder:
             return 0.0
         whole_s = max(0.0, self._seen.elapsed_s[-1] - self._wall_s)
         return min(1.0, CALIBRATION[LOCAL] * (removed_s + share * whole_s) / self._wall_s)
+
+    @cached_property
+    def _missing(self) -> float:
+        """Share of the run that no statement has: in a very short one that is somebody's."""
+        if self._seen.has_base:
+            used_s = sum(self._found.time_s.get(n, 0.0) for n in self._profiled.numbers(0))
+        else:
+            used_s = sum(self._found.self_s.values())
+        return max(0.0, 1 - used_s / self._wall_s) if self._wall_s else 1.0
 
     def _uncertainty(self, number: int, block: tuple[int, int]) -> float:
         whole = self._whole(self._share(self._found.time_s.get(number, 0.0)))

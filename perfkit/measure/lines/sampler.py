@@ -7,6 +7,7 @@ for the split inside loops; the time comes from the ticks between them, which co
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
 import time
@@ -95,7 +96,7 @@ class Sampler:
         self._foreign: dict[int, CodeType] = {}
         self._seen: set[int] = set()
         self._pending: list[_Tick] = []
-        self._threads = {thread.ident for thread in threading.enumerate()}
+        self._threads = set(sys._current_frames())
         self._inside = False
         self._outermost, self._rest = -1, OFF
         self._last = Stack((), -1, True)
@@ -114,6 +115,10 @@ class Sampler:
         if self._mode != "never":
             self._switch_on(self._last_s, Stack((), -1, True))
 
+    def restart_clock(self) -> None:
+        """All is set up: the body begins now."""
+        self._last_s = time.perf_counter()
+
     def stop(self) -> None:
         """The body has ended, or has raised."""
         if not self._failed:
@@ -127,9 +132,16 @@ class Sampler:
         self._run_queue.close()
 
     def tick(self, frame: FrameType | None) -> None:
-        """Look where the body is. Never raises."""
-        if not self._inside and not self._failed:
-            self._safely(frame)
+        """Look where the body is. Raises nothing but an interrupt that comes meanwhile."""
+        __tracebackhide__ = True
+        try:
+            if not self._inside and not self._failed:
+                self._safely(frame)
+            return
+        except KeyboardInterrupt:
+            pass
+        # It is the body that was interrupted: our own frames are none of the user's.
+        raise KeyboardInterrupt
 
     def _safely(self, frame: FrameType | None) -> None:
         self._inside = True
@@ -165,13 +177,15 @@ class Sampler:
             self._note_unseen(stack)
             if self._mode == "bursts" and (is_new or now_s >= self._until_s):
                 self._switch_on(now_s, stack)
-        if threading.active_count() > len(self._threads):
+        # Not threading.active_count(), which takes a lock that the interrupted code may hold.
+        if _thread._count() + 1 > len(self._threads):
             self._look_at_threads(seconds)
         self._outermost = stack.outer[-1] if stack.outer else stack.top
         self._last = stack
         self._last_s = time.perf_counter()
         self._look_s = self._last_s - now_s
-        self.own_s += 0.0 if waits else self._look_s
+        if frame is not None and not waits:
+            self.own_s += self._look_s
         self._cpu_s = time.thread_time()
 
     def _new_wait_s(self) -> float:

@@ -136,28 +136,37 @@ class Steps:
 
     def line(self, frame: FrameType, line: int, resumed: bool = False) -> None:
         """A line of profiled code begins in `frame`, or goes on after a wait."""
+        __tracebackhide__ = True
+        if not resumed:
+            counts = self.lines.setdefault(id(frame.f_code), {})
+            counts[line] = counts.get(line, 0) + 1
+        self._guarded(lambda: self._line(frame, line))
+
+    def leave(self, frame: FrameType) -> None:
+        """A frame returns, yields or is left by an error."""
+        __tracebackhide__ = True
+        if id(frame) in self._open:
+            self._guarded(lambda: self._leave(frame))
+
+    def _guarded(self, stop: Callable[[], None]) -> None:
+        """Stop at a statement, unless that is what is under way. An interrupt is the body's."""
+        __tracebackhide__ = True
         if self._busy:
             return
         self._busy = True
         try:
-            if not resumed:
-                counts = self.lines.setdefault(id(frame.f_code), {})
-                counts[line] = counts.get(line, 0) + 1
-            self._line(frame, line)
-        finally:
-            self._busy = False
-
-    def leave(self, frame: FrameType) -> None:
-        """A frame returns, yields or is left by an error."""
-        if self._busy or id(frame) not in self._open:
+            stop()
             return
-        self._busy = True
-        try:
-            began_s = time.perf_counter()
-            self._close(id(frame), self._settle(began_s))
-            self.own_s += time.perf_counter() - began_s
+        except KeyboardInterrupt:
+            pass
         finally:
             self._busy = False
+        raise KeyboardInterrupt
+
+    def _leave(self, frame: FrameType) -> None:
+        began_s = time.perf_counter()
+        self._close(id(frame), self._settle(began_s))
+        self.own_s += time.perf_counter() - began_s
 
     def knows(self, code: CodeType) -> bool:
         """Is this code's every line to be looked at?"""
@@ -270,7 +279,8 @@ class _Tracing:
         sys.settrace(self._global)
 
     def __exit__(self, *_: object) -> None:
-        if sys.gettrace() == self._global:
+        # An error that comes out of a trace function takes it away.
+        if sys.gettrace() in (self._global, None):
             sys.settrace(None)
         else:
             self._steps.displaced = True
@@ -279,6 +289,7 @@ class _Tracing:
             base.f_trace = None
 
     def _global(self, frame: FrameType, event: str, argument: Any) -> Any:
+        __tracebackhide__ = True
         if event != "call" or not self._steps.knows(frame.f_code):
             return None
         # A generator that goes on is called again on the line where it stopped.
@@ -287,6 +298,7 @@ class _Tracing:
         return self._local
 
     def _local(self, frame: FrameType, event: str, argument: Any) -> Any:
+        __tracebackhide__ = True
         if event == "line":
             self._steps.line(frame, frame.f_lineno)
         elif event == "return":
@@ -306,15 +318,18 @@ class _Monitoring:
         monitoring.use_tool_id(tool, _TOOL)
 
         def on_line(code: CodeType, line: int) -> Any:
+            __tracebackhide__ = True
             if not steps.knows(code):
                 return monitoring.DISABLE
             steps.line(sys._getframe(1), line)
             return None
 
         def on_leave(code: CodeType, *_: Any) -> None:
+            __tracebackhide__ = True
             steps.leave(sys._getframe(1))
 
         def on_resume(code: CodeType, offset: int) -> Any:
+            __tracebackhide__ = True
             if not steps.knows(code):
                 return monitoring.DISABLE
             frame = sys._getframe(1)

@@ -101,7 +101,7 @@ def unwrap(target: Any, name: str) -> tuple[list[FunctionType], list[str]]:
         elif isinstance(target, type):
             return _class(target, name, notes)
         elif isinstance(target, ModuleType):
-            raise UsageError(f"{name} is a module: profile its functions with -m {name}")
+            raise UsageError(f"{name} is a module: profile its functions with -m {target.__name__}")
         elif (compiled := _compiled(target)) is not None:
             kind, inner = compiled
             notes.append(f"{name} is compiled by {kind}: its lines run only while it is traced")

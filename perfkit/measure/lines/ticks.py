@@ -50,6 +50,7 @@ class AlarmTicks:
 
     def start(self, handler: Handler) -> None:
         def on_alarm(number: int, frame: FrameType | None) -> None:
+            __tracebackhide__ = True
             handler(frame)
 
         self._on_alarm = on_alarm
