@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "DeviceError": "perfkit.errors",
     "IncomparableRecords": "perfkit.errors",
+    "IoTime": "perfkit.records.tiers",
     "LineProfile": "perfkit.records.lines",
     "Machine": "perfkit.records.machine",
     "MissingDependency": "perfkit.errors",
@@ -25,7 +26,10 @@ _PUBLIC = {
     "predict": "perfkit.lessons.predictions",
     "profile_lines": "perfkit.measure.lines.profile",
     "reveal": "perfkit.lessons.predictions",
+    "TierTable": "perfkit.records.tiers",
+    "probe_tiers": "perfkit.tiers.table",
     "time_call": "perfkit.measure.timing",
+    "time_io": "perfkit.measure.io",
 }
 """Where each public name lives. It is imported when it is first asked for."""
 

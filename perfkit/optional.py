@@ -9,6 +9,7 @@ from perfkit.errors import MissingDependency
 __all__ = ["EXTRAS", "loaded", "require"]
 
 EXTRAS = {
+    "cloudpickle": "perfkit[cluster]",
     "cupy": "perfkit[cuda13]",
     "h5py": "perfkit[workbook]",
     "ipyparallel": "perfkit[cluster]",

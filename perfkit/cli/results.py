@@ -14,6 +14,7 @@ from perfkit.errors import UsageError
 from perfkit.records.base import Record
 from perfkit.records.lesson import Answer, Prediction
 from perfkit.records.lines import LineProfile
+from perfkit.records.tiers import IoTime, TierAnswer, TierTable
 from perfkit.records.timing import Timing
 from perfkit.render.table import Row, as_text
 
@@ -88,6 +89,12 @@ def _lines(record: LineProfile) -> str:
     return f"{units.share(hottest.share)} in line {hottest.line} of {hottest.function}"
 
 
+def _tiers(record: TierTable) -> str:
+    rates = [tier.read_Bps for tier in record.tiers if tier.read_Bps]
+    span = f", {units.bandwidth(min(rates))} to {units.bandwidth(max(rates))}" if rates else ""
+    return f"{units.count(len(record.tiers), 'tier')}{span}"
+
+
 def _prediction(record: Prediction) -> str:
     numbers = (record.value, record.measured)
     said, seen = (f"{n:.3g} {record.unit}" if n is not None else "" for n in numbers)
@@ -98,6 +105,9 @@ _HEADLINES: dict[str, tuple[type[Record], Callable[[Any], str]]] = {
     "Answer": (Answer, lambda record: str(record.status)),
     "Prediction": (Prediction, _prediction),
     "LineProfile": (LineProfile, _lines),
+    "IoTime": (IoTime, lambda record: f"{units.capacity(record.read_requested_bytes)} read"),
+    "TierAnswer": (TierAnswer, lambda record: record.path),
+    "TierTable": (TierTable, _tiers),
     "Timing": (Timing, _timing),
 }
 """How each kind of record is said in a few words. A new kind is one line."""

@@ -24,6 +24,9 @@ _TIMED = {
 }
 """Magics whose bodies the engine runs, and their rooms."""
 
+_PLAIN = {"tiers": "perfkit.magics.tiers"}
+"""Line magics that run no body, and their rooms."""
+
 _loaded: dict[int, tuple[CellEngine, list[tuple[str, str, Any]]]] = {}
 
 
@@ -45,6 +48,12 @@ def load(shell: InteractiveShell) -> None:
                 registered.append((kind, name, function))
                 if kind == "cell":
                     engine.rewrite_cells_of(name, function)
+    for name, room in _PLAIN.items():
+        module = importlib.import_module(room)
+        function = _plain_form(shell, room)
+        function.__doc__ = f"{module.__doc__}\n\nOptions:\n{help_of(module.OPTIONS)}\n"
+        if _register(shell, "line", name, function):
+            registered.append(("line", name, function))
     engine.install()
     show.register(shell)
     for command in _commands():
@@ -74,7 +83,7 @@ def unload(shell: InteractiveShell) -> None:
 
 
 def _commands() -> list[str]:
-    return [sign + name for name in _TIMED for sign in ("%", "%%")]
+    return [sign + name for name in _TIMED for sign in ("%", "%%")] + [f"%{n}" for n in _PLAIN]
 
 
 def _register(shell: InteractiveShell, kind: str, name: str, function: Any) -> bool:
@@ -118,6 +127,17 @@ def _line_form(engine: CellEngine, name: str) -> Any:
     return needs_local_scope(no_var_expand(line_magic))
 
 
+def _plain_form(shell: InteractiveShell, room: str) -> Any:
+    def line_magic(line: str) -> None:
+        __tracebackhide__ = True
+        try:
+            importlib.import_module(room).run(shell, line)
+        except (errors.UsageError, errors.NotSupportedHere) as error:
+            raise UsageError(str(error)) from None
+
+    return no_var_expand(line_magic)
+
+
 def _complete(shell: InteractiveShell, event: Any) -> list[str]:
-    options = importlib.import_module(_TIMED[event.command.lstrip("%")]).OPTIONS
+    options = importlib.import_module({**_TIMED, **_PLAIN}[event.command.lstrip("%")]).OPTIONS
     return [flag for flag in flags_of(options) if flag.startswith(event.symbol)]

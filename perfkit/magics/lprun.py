@@ -84,7 +84,8 @@ def begin(shell: InteractiveShell, line: str, end: Callable[[], None], body: Bod
 
     asked, rest = options.parse(body.label, OPTIONS, line)
     if asked["backend"] and not asked["sync"]:
-        raise UsageError(f"{body.label}: --backend says whom --sync waits for: add --sync")
+        names = ",".join(asked["backend"])
+        raise UsageError(f"{body.label}: --backend {names} is whom --sync waits for: add --sync")
     if rest:
         raise UsageError(
             f"{body.label}: {rest!r} is no option: write the code to profile below the first line"
@@ -130,7 +131,7 @@ def _mode(label: str, asked: dict[str, Any]) -> Any:
 def _named(names: dict[str, Any], asked: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     from perfkit.measure.lines import targets
 
-    found = [(each, targets.resolve(each, names)) for each in asked["function"] or ()]
+    found = [(f"-f {each}", targets.resolve(each, names)) for each in asked["function"] or ()]
     for name in asked["module"] or ():
         try:
             module = importlib.import_module(name)
@@ -139,7 +140,7 @@ def _named(names: dict[str, Any], asked: dict[str, Any]) -> tuple[tuple[str, Any
         functions = targets.functions_in(module)
         if not functions:
             raise UsageError(f"-m {name}: it defines no Python functions of its own")
-        found += [(f"{name}.{targets.words_for(each)}", each) for each in functions]
+        found += [(f"-m {name}: {targets.words_for(each)}", each) for each in functions]
     return tuple(found)
 
 
@@ -180,20 +181,21 @@ def _deliver(
     if asked["return"]:
         assert shell.displayhook is not None
         shell.displayhook.update_user_ns(profile)
-    with _told_in_one_line():
-        if asked["text"]:
+    if asked["text"]:
+        with _told_in_one_line(asked["text"]):
             text = view.text(profile, unit_s=asked["unit"], strip_zero=strip)
             Path(asked["text"]).write_text(text + "\n", encoding="utf-8")
-        if asked["dump"]:
+    if asked["dump"]:
+        with _told_in_one_line(asked["dump"]):
             measurement.dump(asked["dump"])
 
 
 @contextmanager
-def _told_in_one_line() -> Iterator[None]:
+def _told_in_one_line(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise PerfkitError(
-            f"the profile could not be written ({error}): name another file; the record is "
+            f"{path} could not be written ({error.strerror}): name another file; the record is "
             "perfkit.last()"
         ) from None

@@ -19,6 +19,7 @@ __all__ = [
     "Summary",
     "Target",
     "Tier",
+    "TierAnswer",
     "TierPlan",
     "TierProbe",
     "TierTable",
@@ -197,6 +198,14 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     filled_in: tuple[str, ...] = ()
     note: str = ""
     quality: Quality = Quality()
+
+
+class TierAnswer(Record, frozen=True, kw_only=True):
+    """What a person said of the tier at `path`; None where they said nothing."""
+
+    path: str
+    persistent: Tristate | None = None
+    shared: Tristate | None = None
 
 
 class PlannedPath(msgspec.Struct, frozen=True, kw_only=True):

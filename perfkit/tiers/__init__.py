@@ -1,0 +1,1 @@
+"""The memory and storage tiers of this machine, measured and proven."""

@@ -1,0 +1,34 @@
+"""Alone against together: what one reader of a file system has left when others read too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfkit import units
+from perfkit.ranks import local
+from perfkit.records.tiers import TierProbe
+from perfkit.tiers.cluster import probe_together
+
+__all__ = ["advice_together"]
+
+
+def advice_together(
+    path: str | Path, count: int, *, quick: bool = True
+) -> tuple[tuple[TierProbe, ...], str]:
+    """Probes of rank 0 alone and of `count` processes at once, and a sentence on the difference.
+
+    Raises what `probe_together` raises.
+    """
+    with local(count) as ranks:
+        probes = probe_together(path, ranks, quick=quick)
+    alone, together = probes[1], probes[3]
+    one = alone.bandwidth_Bps.median if alone.bandwidth_Bps else None
+    all_of_them = together.bw_last_done_Bps
+    if not one or not all_of_them:
+        return probes, f"{path}: {count} processes at once gave no figure to compare"
+    each = all_of_them / count
+    return probes, (
+        f"{path}: {count} processes together read {units.bandwidth(all_of_them)}, "
+        f"{units.ratio(all_of_them / one)} what one reads alone; each has "
+        f"{units.share(each / one)} of that"
+    )
