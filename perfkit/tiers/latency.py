@@ -43,7 +43,7 @@ def probe_latency(
 
     `latency_s` is that of the largest working set, `curve` has all sizes in bytes with the median
     of clean samples in seconds, `plateaus` the levels found, beside their nominal sizes: their ends
-    in the lowest tenth of the samples, when neighbours take least of a cache. `budget_s` is the
+    in the lowest fiftieth of the samples, when neighbours take least of a cache. `budget_s` is the
     wall time aimed at: 2 s, or 10 s for the finer grid without `quick`. `tick` is told what is
     measured and which part of the work is done, on the thread that measures.
 
@@ -273,7 +273,7 @@ def _report(
     clean = {size: sorted(s.clean) for size, s in sorted(seen.samples.items()) if s.clean}
     curve = [(size, median(values)) for size, values in clean.items()]
     # Whoever shares a cache takes room in it for a while, and can only add to the time.
-    quiet = [(size, values[len(values) // 10]) for size, values in clean.items()]
+    quiet = [(size, values[len(values) // 50]) for size, values in clean.items()]
     plateaus = name_plateaus(quiet, caches, _typical_s(curve, quiet))
     return TierProbe.of(
         probe="memory.latency",

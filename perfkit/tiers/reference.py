@@ -9,7 +9,8 @@ __all__ = ["NAME", "reference_tiers"]
 NAME = "ABCI, April 2022 (Bando, AIST: slides on fast deep learning, page 6)"
 _ZEROS = "measured there: dd on a file of zeros, the page cache not considered"
 _SHEET = "a data sheet's figure"
-_GB, _TB = 10**9, 10**12
+# Capacities as printed there, whose GB and TB are taken for binary.
+_GB, _TB = 2**30, 2**40
 
 
 def reference_tiers() -> tuple[Tier, ...]:
@@ -21,7 +22,7 @@ def reference_tiers() -> tuple[Tier, ...]:
             persistent="no",
             shared="no",
             capacity_bytes=40 * _GB,
-            read_Bps=1555 * _GB,
+            read_Bps=1555e9,
             figures="nominal",
             note=_SHEET + ", for each GPU",
         ),
@@ -31,7 +32,7 @@ def reference_tiers() -> tuple[Tier, ...]:
             persistent="no",
             shared="no",
             capacity_bytes=480 * _GB,
-            read_Bps=204 * _GB,
+            read_Bps=204e9,
             figures="nominal",
             note=_SHEET + ", for each node",
         ),

@@ -129,9 +129,7 @@ def storage_rows(path: PlannedPath, probes: Sequence[TierProbe]) -> Iterator[Tie
         quality=_worst(used) if used else _nothing(probes),
     )
     warm = [
-        p
-        for p in probes
-        if p.probe == "storage.read" and p.cache and p.cache.state == "page cache"
+        p for p in probes if p.probe == "storage.read" and p.cache and p.cache.state == "page cache"
     ]
     if warm and not target.memory_backed:
         yield Tier(

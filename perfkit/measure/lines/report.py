@@ -31,15 +31,17 @@ from perfkit.system.facts import machine
 
 __all__ = ["Observed", "file_name", "record"]
 
-SURE = {"bursts": 0.055 if LOCAL else 0.07, "twice": 0.045, "exact": 0.01}
+SURE = {"bursts": 0.06 if LOCAL else 0.07, "twice": 0.05, "exact": 0.01}
 """Uncertainty of a share of one half, measured on programs of known shares; 90 % lie within."""
 FEW_TICKS, FEW_SURE = 20, 0.06
 LEAST_TICKS = 5
 """Below these ticks say nothing."""
 BUSY = 0.1
 """A neighbour widens it by such a part of the time that it took: caches are shared too."""
-CALIBRATION = {True: 0.1, False: 0.35}
-"""How far the cost of an event may be off: with local events, and before Python 3.12."""
+CALIBRATION = 0.35
+"""How far the seconds taken off for line events may be off, as a share: events cost more between
+the lines of a real program than in the calibration's loop.
+"""
 SLOW_APPEND_S = 2e-6
 """`text += more` takes less than this where it can grow in place."""
 LIGHT = 0.15
@@ -313,7 +315,7 @@ class _Builder:
         if not self._removed or not self._wall_s:
             return 0.0
         whole_s = max(0.0, self._seen.elapsed_s[-1] - self._wall_s)
-        return min(1.0, CALIBRATION[LOCAL] * (removed_s + share * whole_s) / self._wall_s)
+        return min(1.0, CALIBRATION * (removed_s + share * whole_s) / self._wall_s)
 
     @cached_property
     def _missing(self) -> float:
