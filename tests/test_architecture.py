@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "measure": GROUND | {"system", "timeline", "devices"},
     "models": GROUND,
     "ranks": GROUND | {"system"},
-    "tiers": GROUND | {"system", "devices", "measure", "ranks"},
+    "tiers": GROUND | {"system", "devices", "measure", "ranks", "ledger"},
     "ledger": GROUND,
     "render": GROUND | {"models"},
 }

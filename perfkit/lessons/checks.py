@@ -13,7 +13,13 @@ from perfkit.records.lesson import Answer
 
 __all__ = ["Wrong", "check", "question"]
 
-_LESSONS = {"30": "perfkit.lessons.lines", "31": "perfkit.lessons.stopwatch"}
+_LESSONS = {
+    "10": "perfkit.lessons.tiers",
+    "11": "perfkit.lessons.caches",
+    "30": "perfkit.lessons.lines",
+    "31": "perfkit.lessons.stopwatch",
+    "41": "perfkit.lessons.files",
+}
 """Lesson number and the module that holds its questions."""
 _questions: dict[str, Callable[[Any], str]] = {}
 
@@ -64,6 +70,7 @@ def _judge(name: str) -> Callable[[Any], str]:
     if lesson in _LESSONS:
         importlib.import_module(_LESSONS[lesson])
     if name not in _questions:
-        known = ", ".join(sorted(_questions)) or ", ".join(f"{n}.1" for n in sorted(_LESSONS))
+        alike = [each for each in sorted(_questions) if each.partition(".")[0] == lesson]
+        known = ", ".join(alike) or ", ".join(f"{n}.1" for n in sorted(_LESSONS))
         raise UsageError(f"there is no exercise {name!r}: there are {known}")
     return _questions[name]
