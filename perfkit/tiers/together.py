@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfkit import units
@@ -9,7 +10,7 @@ from perfkit.ranks import local
 from perfkit.records.tiers import TierProbe
 from perfkit.tiers.cluster import probe_together
 
-__all__ = ["advice_together"]
+__all__ = ["advice_together", "sentence_of"]
 
 
 def advice_together(
@@ -21,14 +22,20 @@ def advice_together(
     """
     with local(count) as ranks:
         probes = probe_together(path, ranks, quick=quick)
+    return probes, sentence_of(path, probes)
+
+
+def sentence_of(path: str | Path, probes: Sequence[TierProbe]) -> str:
+    """What the four probes of `probe_together` say, in plain words."""
     alone, together = probes[1], probes[3]
+    count = together.job.tasks or 1
     one = alone.bandwidth_Bps.median if alone.bandwidth_Bps else None
     all_of_them = together.bw_last_done_Bps
     if not one or not all_of_them:
-        return probes, f"{path}: {count} processes at once gave no figure to compare"
-    each = all_of_them / count
-    return probes, (
-        f"{path}: {count} processes together read {units.bandwidth(all_of_them)}, "
-        f"{units.ratio(all_of_them / one)} what one reads alone; each has "
-        f"{units.share(each / one)} of that"
+        return f"{path}: {count} processes at once gave no figure to compare"
+    first = units.bandwidth(together.bw_first_done_Bps)
+    return (
+        f"{path}: {count} processes together read {units.bandwidth(all_of_them)} until the last "
+        f"was done ({first} until the first was), {units.ratio(all_of_them / one)} what one reads "
+        f"alone; each has {units.share(all_of_them / count / one)} of that"
     )
