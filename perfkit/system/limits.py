@@ -9,7 +9,7 @@ from pathlib import Path
 from perfkit.records.machine import Limits
 from perfkit.system.files import read
 
-__all__ = ["read_limits"]
+__all__ = ["control_groups", "read_limits"]
 
 # Control groups of version 1 write "no limit" as a number near 2**63.
 _NO_LIMIT = 2**60
@@ -18,7 +18,7 @@ _NO_LIMIT = 2**60
 def read_limits(root: Path = Path("/")) -> Limits:
     """The limits below `root`; a limit that is not set or not readable is None."""
     affinity = _affinity_cpus(root)
-    groups = list(_control_groups(root))
+    groups = list(control_groups(root))
     quota = min((value for group in groups if (value := _quota_cpus(group))), default=None)
     memory = min((value for group in groups if (value := _memory_bytes(group))), default=None)
     known = [value for value in (quota, affinity) if value is not None]
@@ -52,7 +52,7 @@ def _range_length(part: str) -> int:
         return 0
 
 
-def _control_groups(root: Path) -> Iterator[Path]:
+def control_groups(root: Path) -> Iterator[Path]:
     """Each group that holds this process, leaf first, then its ancestors: the strictest counts."""
     mount = root / "sys/fs/cgroup"
     for line in read(root / "proc/self/cgroup").splitlines():

@@ -18,7 +18,7 @@ from perfkit.records.base import Quality
 from perfkit.records.tiers import Noise, Summary
 from perfkit.system.facts import machine
 from perfkit.system.files import read
-from perfkit.system.limits import _control_groups, read_limits
+from perfkit.system.limits import control_groups, read_limits
 from perfkit.system.noise import RunQueueWait
 
 __all__ = ["Samples", "Surroundings", "Team", "Watch", "origin"]
@@ -198,7 +198,7 @@ def _throttled(root: Path) -> int | None:
     """How often the quotas of this process's groups have stopped it."""
     counts = [
         int(line.split()[1])
-        for group in _control_groups(root)
+        for group in control_groups(root)
         for line in read(group / "cpu.stat").splitlines()
         if line.startswith("nr_throttled ")
     ]
