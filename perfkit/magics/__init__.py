@@ -135,7 +135,7 @@ def _plain_form(shell: InteractiveShell, room: str) -> Any:
         except (errors.UsageError, errors.NotSupportedHere) as error:
             raise UsageError(str(error)) from None
 
-    return no_var_expand(line_magic)
+    return line_magic
 
 
 def _complete(shell: InteractiveShell, event: Any) -> list[str]:

@@ -62,7 +62,7 @@ def time_io(fn: Callable[[], object]) -> IoTime:
     """
     if not callable(fn):
         raise UsageError(f"time_io runs a function, not {type(fn).__name__}: wrap it in lambda:")
-    measurement = IoMeasurement(label=getattr(fn, "__name__", type(fn).__name__))
+    measurement = IoMeasurement(label=getattr(fn, "__qualname__", type(fn).__name__))
     with closing(measurement.runs()) as runs:
         for _ in runs:
             fn()

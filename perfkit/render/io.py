@@ -83,9 +83,13 @@ def _rows(record: IoTime) -> list[Row]:
         Row(
             "read rate", _masked(units.bandwidth)(record.read_Bps), "asked for, over the wall time"
         ),
-        Row("written", size(record.write_requested_bytes), _note(f"asked for, in {writes}")),
-        Row("to device", size(record.write_device_bytes), "handed to the page cache to be written"),
     ]
+    if is_stable() or (record.write_requested_bytes or 0) >= 2**16:
+        note = "handed to the page cache to be written"
+        rows += [
+            Row("written", size(record.write_requested_bytes), _note(f"asked for, in {writes}")),
+            Row("to device", size(record.write_device_bytes), note),
+        ]
     if record.mapped_read_bytes:
         note = "read ahead, or through memory maps"
         rows.insert(3, Row("beyond that", size(record.mapped_read_bytes), note))
@@ -107,7 +111,7 @@ def _remarks(record: IoTime) -> list[str]:
     if is_stable():
         return []
     remarks = [f"note: {note}" for note in record.notes]
-    if record.write_device_bytes:
+    if (record.write_device_bytes or 0) >= 2**16:
         remarks.append(
             "written bytes are on the device for certain only after os.fsync: time that as well"
         )

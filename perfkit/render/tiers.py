@@ -100,7 +100,7 @@ def _cells(tier: Tier) -> tuple[str, ...]:
     doubt = {"valid": "", "suspect": "?", "refused": "!"}[tier.quality.status]
     multiplier = f" x {tier.multiplier}" if tier.multiplier else ""
     if tier.figures == "absent":
-        return (tier.name, *("absent",) * (len(HEADS) - 2), "")
+        return (tier.name, "absent", *("–",) * (len(HEADS) - 3), "")
     return (
         tier.name,
         _said(tier.persistent, "persistent" in tier.filled_in),
@@ -143,18 +143,27 @@ def _remarks(table: TierTable) -> list[str]:
     remarks = []
     if signs:
         remarks.append("(n) nominal: from a data sheet; (m) measured there, with its own method")
-    remarks += [f"{tier.name}: {tier.note}" for tier in table.tiers if tier.note]
     for tier in table.tiers:
         mark = {"suspect": "?", "refused": "!"}.get(tier.quality.status)
         if mark:
             remarks.append(f"{mark} {tier.name}: {'; '.join(tier.quality.reasons)}")
+    remarks += [
+        f"{tier.name}: {tier.note}" for tier in table.tiers if tier.note and tier.kind != "cache"
+    ]
+    caches = [
+        f"{tier.name.partition(' ')[0]} {tier.note.removesuffix(' on paper')}"
+        for tier in table.tiers
+        if tier.kind == "cache" and not tier.path and tier.note
+    ]
+    if caches:
+        remarks.append(f"on paper: {', '.join(caches)}; the table has what the chase found")
     unknown = [t.path for t in table.tiers if "unknown" in (t.persistent, t.shared) and t.path]
     if unknown:
         remarks.append(
             "fill in what no file system tells: "
             f"%tiers --fill {unknown[0]}:persistent=yes,shared=no"
         )
-    return [*remarks, *table.advice, *(f"note: {note}" for note in table.notes)]
+    return [*table.advice, *remarks, *(f"note: {note}" for note in table.notes)]
 
 
 def _picture(table: TierTable) -> str:
@@ -164,13 +173,22 @@ def _picture(table: TierTable) -> str:
         return ""
     parts = []
     for title, field, colour, say in (
-        ("read bandwidth, logarithmic", "read_Bps", COLOURS["host"], units.bandwidth),
-        ("latency, logarithmic", "latency_s", COLOURS["kernel"], units.seconds),
+        (
+            "read bandwidth, logarithmic: longer is faster",
+            "read_Bps",
+            COLOURS["host"],
+            units.bandwidth,
+        ),
+        ("latency, logarithmic: longer is slower", "latency_s", COLOURS["kernel"], units.seconds),
     ):
         shown = [(tier, getattr(tier, field)) for tier in rows if getattr(tier, field)]
         if shown:
             parts.append(_bars(title, shown, colour, say, table))
     return f'<div style="margin:8px 0">{"".join(parts)}</div>'
+
+
+def _short(name: str) -> str:
+    return name if len(name) < 30 else f"…{name[-28:]}"
 
 
 def _bars(
@@ -192,9 +210,10 @@ def _bars(
         )
         name = tier.name + (" (there)" if there else "")
         body += (
-            f'<tr style="background:none"><td style="{_CELL};text-align:left">{escape(name)}</td>'
+            f'<tr style="background:none"><td style="{_CELL};text-align:left;width:190px">'
+            f"{escape(_short(name))}</td>"
             f'<td style="border:0;background:none;width:70%;padding:0 8px">{bar}</td>'
-            f'<td style="{_CELL};text-align:right">{escape(say(value))}</td></tr>'
+            f'<td style="{_CELL};text-align:right;width:90px">{escape(say(value))}</td></tr>'
         )
     return (
         f'<div style="font-weight:600;margin-top:6px">{escape(title)}</div>'

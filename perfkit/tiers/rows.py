@@ -24,6 +24,18 @@ def memory_rows(bandwidths: Sequence[TierProbe], latency: TierProbe | None) -> I
     plateaus = latency.plateaus if latency is not None else ()
     last = plateaus[-1] if plateaus else None
     total, free = _memory()
+    for plateau in plateaus[:-1]:
+        nominal = units.capacity(plateau.nominal_bytes)
+        yield Tier(
+            name=f"{plateau.level} cache",
+            kind="cache",
+            persistent="no",
+            shared="no",
+            capacity_bytes=plateau.end_bytes,
+            latency_s=plateau.seconds,
+            note=f"{nominal} on paper" if plateau.nominal_bytes else "",
+            quality=latency.quality if latency is not None else Quality(),
+        )
     yield Tier(
         name="CPU memory",
         kind="memory",
@@ -37,18 +49,6 @@ def memory_rows(bandwidths: Sequence[TierProbe], latency: TierProbe | None) -> I
         note=_memory_note(best),
         quality=_worst([p for p in (best, written, latency) if p is not None]),
     )
-    for plateau in plateaus[:-1]:
-        nominal = f"; {units.capacity(plateau.nominal_bytes)} on paper"
-        yield Tier(
-            name=f"{plateau.level} cache",
-            kind="cache",
-            persistent="no",
-            shared="no",
-            capacity_bytes=plateau.end_bytes,
-            latency_s=plateau.seconds,
-            note="found by the chase" + (nominal if plateau.nominal_bytes else ""),
-            quality=latency.quality if latency is not None else Quality(),
-        )
 
 
 def _memory_note(best: TierProbe | None) -> str:
@@ -150,9 +150,10 @@ def _is_direct(probe: TierProbe) -> bool:
 
 
 def _storage_note(target: Target, sequential: TierProbe | None, many: TierProbe | None) -> str:
-    parts = [f"{target.fstype} on {target.source}" if target.source else target.fstype]
+    named = target.source and target.source != target.fstype
+    parts = [f"{target.fstype} on {target.source}" if named else target.fstype]
     if target.memory_backed:
-        parts.append("memory, whatever its name says")
+        parts.append("it lies in memory")
     if sequential is not None:
         parts.append(f"read by {units.count(sequential.job.numjobs or 1, 'reader')}")
     if many is not None:
@@ -185,10 +186,18 @@ def _worst(probes: Sequence[TierProbe]) -> Quality:
     if not probes:
         return Quality(status="refused", reasons=("nothing could be measured",))
     worst = max(probes, key=lambda p: _WORSE[p.quality.status]).quality
-    reasons = dict.fromkeys(reason for probe in probes for reason in probe.quality.reasons)
+    reasons = dict.fromkeys(
+        f"{_figure(probe)}: {reason}" for probe in probes for reason in probe.quality.reasons
+    )
     return Quality(
         status=worst.status, reasons=tuple(reasons), spread=worst.spread, source=worst.source
     )
+
+
+def _figure(probe: TierProbe) -> str:
+    """Which of a tier's figures a probe gives."""
+    kind = probe.probe.partition(".")[2]
+    return {"bandwidth": probe.job.kernel, "read": probe.job.rw}.get(kind) or kind
 
 
 def _best(probes: Sequence[TierProbe], kernel: str) -> TierProbe | None:

@@ -151,7 +151,12 @@ class TierSurvey:
     # -- the record ----------------------------------------------------------------------------
 
     def _table(self, stopped: str) -> TierTable:
-        tiers = tuple(answers.applied(tier) for tier in self._tiers)
+        # Memory by another name stands above the disks.
+        ordered = sorted(
+            self._tiers,
+            key=lambda tier: tier.kind == "storage" or bool(tier.kind == "cache" and tier.path),
+        )
+        tiers = tuple(answers.applied(tier) for tier in ordered)
         refused = [tier.name for tier in tiers if tier.quality.status == "refused"]
         reasons = [f"stopped by {stopped}"] if stopped else []
         reasons += [f"no valid figure: {', '.join(refused)}"] if refused else []

@@ -28,6 +28,7 @@ def advice_together(
 def sentence_of(path: str | Path, probes: Sequence[TierProbe]) -> str:
     """What the four probes of `probe_together` say, in plain words."""
     alone, together = probes[1], probes[3]
+    path = together.target.path or path
     count = together.job.tasks or 1
     one = alone.bandwidth_Bps.median if alone.bandwidth_Bps else None
     all_of_them = together.bw_last_done_Bps
