@@ -14,12 +14,11 @@ from perfkit.records.base import Quality, keep_last
 from perfkit.records.tiers import IoTime
 from perfkit.system.facts import machine
 from perfkit.system.files import read
+from perfkit.system.mounts import is_network
 
 __all__ = ["Counters", "IoMeasurement", "read_counters", "time_io"]
 
 Runs = Generator[None, None, None]
-NETWORK = ("nfs", "lustre", "beegfs", "gpfs", "cifs", "smb", "ceph", "9p", "fuse.")
-"""File systems whose bytes the kernel does not count as read from a device."""
 MOSTLY = 0.95
 SMALL = 64 * 1024
 """Requests below this are the interpreter's own: sockets, pipes, counters."""
@@ -165,7 +164,8 @@ class IoMeasurement:
         for line in read(self._root / "proc/self/mountinfo").splitlines():
             _, _, rest = line.partition(" - ")
             kind = rest.split(" ")[0]
-            if kind.startswith(NETWORK) and kind not in ("fuse.lxcfs", "fuse.portal"):
+            # The kernel does not count its bytes as read from a device.
+            if is_network(kind):
                 kinds.add(kind)
         return sorted(kinds)
 

@@ -265,7 +265,7 @@ class TierTable(Record, frozen=True, kw_only=True):
 
     def tier(self, name: str) -> Tier:
         """The row of that name. Raises KeyError."""
-        return next(tier for tier in self.tiers if tier.name == name)
+        return {tier.name: tier for tier in self.tiers}[name]
 
     def json_lines(self) -> str:
         """One probe a line."""

@@ -74,11 +74,13 @@ def _written(record: IoTime) -> str:
 
 def _rows(record: IoTime) -> list[Row]:
     size = _masked(units.capacity)
-    calls = units.count(record.read_calls or 0, "call")
-    writes = units.count(record.write_calls or 0, "call")
+    calls, writes = (
+        "asked for" + ("" if count is None else f", in {units.count(count, 'call')}")
+        for count in (record.read_calls, record.write_calls)
+    )
     rows = [
         Row("wall", _masked(units.seconds)(record.wall_s), "from the start to the end of the body"),
-        Row("read", size(record.read_requested_bytes), _note(f"asked for, in {calls}")),
+        Row("read", size(record.read_requested_bytes), _note(calls)),
         Row("from device", size(record.read_device_bytes), "what the block layer read for it"),
         Row(
             "read rate", _masked(units.bandwidth)(record.read_Bps), "asked for, over the wall time"
@@ -87,13 +89,13 @@ def _rows(record: IoTime) -> list[Row]:
     if is_stable() or (record.write_requested_bytes or 0) >= 2**16:
         note = "handed to the page cache to be written"
         rows += [
-            Row("written", size(record.write_requested_bytes), _note(f"asked for, in {writes}")),
+            Row("written", size(record.write_requested_bytes), _note(writes)),
             Row("to device", size(record.write_device_bytes), note),
         ]
-    if record.mapped_read_bytes:
+    if record.mapped_read_bytes and not is_stable():
         note = "read ahead, or through memory maps"
         rows.insert(3, Row("beyond that", size(record.mapped_read_bytes), note))
-    if record.major_faults:
+    if record.major_faults and not is_stable():
         note = _note(units.count(record.major_faults, "page") + " read when they were touched")
         rows.append(Row("major faults", MASK if is_stable() else f"{record.major_faults:,}", note))
     return rows

@@ -98,11 +98,12 @@ def _cells(tier: Tier) -> tuple[str, ...]:
     """The row's words; what was refused is struck out with its reason below."""
     sign = SIGNS[tier.figures]
     doubt = {"valid": "", "suspect": "?", "refused": "!"}[tier.quality.status]
+    doubt = "" if is_stable() else doubt
     multiplier = f" x {tier.multiplier}" if tier.multiplier else ""
     if tier.figures == "absent":
-        return (tier.name, "absent", *("–",) * (len(HEADS) - 3), "")
+        return (_clean(tier.name), "absent", *("–",) * (len(HEADS) - 3), "")
     return (
-        tier.name,
+        _clean(tier.name),
         _said(tier.persistent, "persistent" in tier.filled_in),
         _said(tier.shared, "shared" in tier.filled_in),
         _masked(units.capacity(tier.capacity_bytes)),
@@ -113,6 +114,18 @@ def _cells(tier: Tier) -> tuple[str, ...]:
         _masked(units.NOT_AVAILABLE if tier.iops is None else f"{tier.iops:,.0f}"),
         f"{sign}{doubt}",
     )
+
+
+def _quoted(text: str) -> str:
+    """As the options take it: in the quotes that it does not hold itself."""
+    if text.isascii() and not set(text) & set(" '\"\t"):
+        return text
+    return f"'{text}'" if '"' in text else f'"{text}"'
+
+
+def _clean(words: str) -> str:
+    """A folder's name may hold what moves the cursor."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in words)
 
 
 def _said(answer: str, by_you: bool) -> str:
@@ -126,14 +139,16 @@ def _masked(words: str) -> str:
 def _row(tier: Tier, table: TierTable) -> str:
     *cells, sign = _cells(tier)
     dim = ";opacity:0.7" if tier in table.reference or tier.figures == "absent" else ""
-    strike = ";text-decoration:line-through" if tier.quality.status == "refused" else ""
+    refused = tier.quality.status == "refused" and not is_stable()
+    strike = ";text-decoration:line-through" if refused else ""
+    note = "" if is_stable() else tier.note
     body = "".join(
         f'<td style="{_CELL};text-align:{"left" if n < 3 else "right"}'
         f'{strike if n > 4 else ""};font-variant-numeric:tabular-nums">{escape(cell)}</td>'
         for n, cell in enumerate(cells)
     )
     name = f'<td style="{_CELL};text-align:left">{escape(sign)}</td>'
-    return f'<tr style="background:none{dim}" title="{escape(tier.note)}">{body}{name}</tr>'
+    return f'<tr style="background:none{dim}" title="{escape(note)}">{body}{name}</tr>'
 
 
 def _remarks(table: TierTable) -> list[str]:
@@ -161,9 +176,10 @@ def _remarks(table: TierTable) -> list[str]:
     if unknown:
         remarks.append(
             "fill in what no file system tells: "
-            f"%tiers --fill {unknown[0]}:persistent=yes,shared=no"
+            f"%tiers --fill {_quoted(unknown[0] + ':persistent=yes,shared=no')}"
         )
-    return [*table.advice, *remarks, *(f"note: {note}" for note in table.notes)]
+    said = [*table.advice, *remarks, *(f"note: {note}" for note in table.notes)]
+    return [_clean(line) for line in said]
 
 
 def _picture(table: TierTable) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from perfkit.records.tiers import Target
 from perfkit.system.files import read
 
-__all__ = ["backing", "dio_alignment", "target_of"]
+__all__ = ["backing", "dio_alignment", "is_network", "target_of"]
 
 _IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "rootfs"}
 _MEMORY_DEVICE = re.compile(r"/dev/(zram|ram|pmem)\d")
@@ -28,6 +28,11 @@ _STATX_DIOALIGN = 0x2000
 _AT_EMPTY_PATH = 0x1000
 _LUSTRE_PLAIN = {0x0BD10BD0, 0x0BD30BD0}
 _LUSTRE_COMPOSITE = 0x0BD60BD0
+
+
+def is_network(fstype: str) -> bool:
+    """Does a file system of this type lie on other machines?"""
+    return bool(_NETWORK.fullmatch(fstype))
 
 
 class _Mount(NamedTuple):
@@ -57,7 +62,7 @@ def target_of(path: str | Path, root: str | Path = "/") -> Target:
         st_dev=_st_dev(real) if root == Path("/") else mount.st_dev,
         mount_options=mount.options,
         memory_backed=_in_memory(root, mount),
-        network=bool(_NETWORK.fullmatch(mount.fstype)),
+        network=is_network(mount.fstype),
         stripe=_stripe(real) if mount.fstype == "lustre" else None,
         free_bytes=space.f_bavail * space.f_frsize,
         total_bytes=space.f_blocks * space.f_frsize,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -26,7 +27,9 @@ def parse(text: str) -> TierAnswer:
         if value not in get_args(Tristate):
             raise UsageError(f"{text!r}: {key} is one of {', '.join(get_args(Tristate))}")
         fields[key] = value
-    return TierAnswer.of(path=path, **fields)
+    if not path.strip():
+        raise UsageError(f"{text!r}: name the folder: PATH:persistent=yes,shared=no")
+    return TierAnswer.of(path=str(Path(path.strip()).expanduser().resolve()), **fields)
 
 
 def keep(answer: TierAnswer) -> None:
@@ -37,6 +40,8 @@ def keep(answer: TierAnswer) -> None:
 def applied(tier: Tier) -> Tier:
     """The tier with the answers that were kept for its path."""
     filled: dict[str, str] = {}
+    if not tier.path or tier.kind == "cache":
+        return tier
     for entry in ledger.entries(NAME):
         try:
             answer = TierAnswer.from_json(bytes(entry.record))

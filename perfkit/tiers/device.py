@@ -78,7 +78,8 @@ def probe_devices(
                     tier=f"{device.name} device",
                     target=Target(device=name),
                     quality=Quality(
-                        status="refused", reasons=(f"{type(error).__name__}: {error}",)
+                        status="refused",
+                        reasons=(" ".join(f"{type(error).__name__}: {error}".split()),),
                     ),
                     **origin(),
                 )

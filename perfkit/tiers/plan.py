@@ -94,8 +94,8 @@ def _planned(
         target = check_path(path)
     except UsageError as error:
         if must:
-            raise
-        if not Path(path).is_dir():
+            raise UsageError(" ".join(str(error).split())) from None
+        if not _is_folder(path):
             return None
         return PlannedPath(path=path, name=name, why=why, target=Target(), refused=str(error))
     name = name or _name_of(target)
@@ -110,6 +110,13 @@ def _planned(
         write_bytes=file_cap(target) + SMALL_FILES_BYTES,
         seconds=QUICK_PATH_S if quick else FULL_PATH_S,
     )
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _name_of(target: Target) -> str:
@@ -127,7 +134,11 @@ def _memory_bytes() -> int:
 
 def _within(plan: TierPlan, budget_s: float | None) -> TierPlan:
     """The same plan, its parts shortened in proportion if they would take too long."""
-    factor = min(1.0, budget_s / plan.seconds) if budget_s else 1.0
+    factor = 1.0
+    if budget_s:
+        # What devices take is short and fixed.
+        fixed_s = plan.seconds - plan.memory_s - sum(path.seconds for path in plan.paths)
+        factor = min(1.0, max(0.1 * budget_s, budget_s - fixed_s) / (plan.seconds - fixed_s))
     fields = {name: getattr(plan, name) for name in plan.__struct_fields__ if name != "schema"}
     fields["memory_s"] = factor * plan.memory_s
     fields["paths"] = tuple(

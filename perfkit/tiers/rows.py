@@ -73,7 +73,16 @@ def device_rows(probes: Sequence[TierProbe]) -> Iterator[Tier]:
             shared="no",
             read_Bps=_median(inside[0]) if inside else None,
             latency_s=launches[0].latency_s.median if launches and launches[0].latency_s else None,
-            note=f"{mine[0].target.device}; {said}; latency is that of a launch",
+            note="; ".join(
+                part
+                for part in (
+                    mine[0].target.device,
+                    said,
+                    "latency is that of a launch" if launches else "",
+                )
+                if part
+            )
+            or "it could not be measured",
             quality=_worst(mine),
         )
     if not probes:
@@ -112,6 +121,9 @@ def storage_rows(path: PlannedPath, probes: Sequence[TierProbe]) -> Iterator[Tie
     )
     write = next((p for p in probes if p.probe == "storage.write"), None)
     used = [p for p in (sequential, one, many, write) if p is not None]
+    if sequential is None:
+        # A row without its main figure says why.
+        used += [p for p in probes if p.probe == "storage.read" and p.quality.status == "refused"]
     yield Tier(
         name=path.name,
         kind="memory" if target.memory_backed else "storage",
@@ -220,7 +232,8 @@ def _memory() -> tuple[int | None, int | None]:
     total, limit = found.get("MemTotal"), read_limits().memory_bytes
     if total is not None and limit is not None:
         total = min(total, limit)
-    return total or limit, found.get("MemAvailable")
+    total, free = total or limit, found.get("MemAvailable")
+    return total, free if total is None or free is None else min(free, total)
 
 
 def read_lines(path: str) -> list[str]:
@@ -254,6 +267,8 @@ def _staging(source: Tier, goal: Tier) -> str:
     """Does copying a data set from one to the other pay, and after how many epochs?"""
     assert source.read_Bps is not None and goal.read_Bps is not None
     if goal.read_Bps < WORTH_MOVING * source.read_Bps or not goal.write_Bps:
+        return ""
+    if goal.free_bytes is not None and goal.free_bytes < DATA_SET_BYTES:
         return ""
     there_s, here_s = DATA_SET_BYTES / source.read_Bps, DATA_SET_BYTES / goal.read_Bps
     copy_s = DATA_SET_BYTES / min(source.read_Bps, goal.write_Bps)

@@ -95,12 +95,13 @@ class TierSurvey:
             budget_s=half_s,
             tick=lambda words, part: self._say(words, part / 2, plan.memory_s),
         )
+        self._probes += found
         latency = probe_latency(
             quick=plan.quick,
             budget_s=0.8 * half_s,
             tick=lambda words, part: self._say(words, 0.5 + part / 2, plan.memory_s),
         )
-        self._probes += [*found, latency]
+        self._probes.append(latency)
         self._tiers += rows.memory_rows(found, latency)
         self._done_s += plan.memory_s
 
@@ -116,30 +117,29 @@ class TierSurvey:
             self._say(f"waiting for another probe on {path.path}: {seconds:.0f} s", 0.0, 0.0)
 
         metadata_s = METADATA_SHARE * path.seconds
+        quick, probes = self.plan.quick, list[TierProbe]()
         try:
             with turn(path.target, waits) as waited_s:
                 self._waited_s += waited_s
-                probes = [
-                    *probe_reads(
-                        path.path,
-                        quick=self.plan.quick,
-                        budget_s=path.seconds - metadata_s,
-                        tick=lambda words: self._say(f"{path.name}: {words}", 0.3, path.seconds),
-                    ),
-                    *probe_metadata(
-                        path.path,
-                        quick=self.plan.quick,
-                        budget_s=metadata_s,
-                        tick=lambda words: self._say(f"{path.name}: {words}", 0.9, path.seconds),
-                    ),
-                ]
+                probes += probe_reads(
+                    path.path,
+                    quick=quick,
+                    budget_s=path.seconds - metadata_s,
+                    tick=lambda words: self._say(f"{path.name}: {words}", 0.3, path.seconds),
+                )
+                probes += probe_metadata(
+                    path.path,
+                    quick=quick,
+                    budget_s=metadata_s,
+                    tick=lambda words: self._say(f"{path.name}: {words}", 0.9, path.seconds),
+                )
         except PerfkitError as error:
             # One folder that fails must not cost the others their figures.
             self._notes.append(str(error))
-            probes = []
-        self._probes += [_named(probe, path.name) for probe in probes]
-        if probes:
-            self._tiers += rows.storage_rows(path, probes)
+        finally:
+            self._probes += [_named(probe, path.name) for probe in probes]
+            if probes:
+                self._tiers += rows.storage_rows(path, probes)
         self._done_s += path.seconds
 
     def _devices(self) -> None:

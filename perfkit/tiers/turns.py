@@ -45,15 +45,29 @@ def turn(
 
 
 def _opened(target: Target) -> int | None:
-    folder = Path(os.environ.get(FOLDER) or tempfile.gettempdir())
     name = f"perfkit-{target.st_dev.replace(':', '-') or 'tier'}.lock"
+    file = _folder() / name
+    flags = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    # In a folder that all may write the kernel refuses O_CREAT on a file of somebody else's.
+    with suppress(OSError):
+        return os.open(file, flags)
     old = os.umask(0)
     try:
-        return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        with suppress(OSError):
+            return os.open(file, flags)
+        return None
     except OSError:
         return None
     finally:
         os.umask(old)
+
+
+def _folder() -> Path:
+    """Not TMPDIR, of which batch systems give each job its own."""
+    named, usual = os.environ.get(FOLDER), Path("/tmp")
+    return Path(named) if named else usual if usual.is_dir() else Path(tempfile.gettempdir())
 
 
 def _taken(fd: int, waiting: Callable[[float], None], most_s: float) -> float:
