@@ -9,6 +9,7 @@ from perfkit.errors import MissingDependency
 __all__ = ["EXTRAS", "loaded", "require"]
 
 EXTRAS = {
+    "PIL": "perfkit[workbook]",
     "cloudpickle": "perfkit[cluster]",
     "cupy": "perfkit[cuda13]",
     "h5py": "perfkit[workbook]",

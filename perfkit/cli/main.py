@@ -22,13 +22,16 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, or 2 after an error."""
+    """Run one command and return its exit status: 0, 2 after an error, 130 if interrupted."""
     try:
         for line in _run(sys.argv[1:] if argv is None else argv):
             print(line, flush=True)
     except PerfkitError as error:
         print(f"perfkit: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("perfkit: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # The reader has seen enough, as in `perfkit results | head`: no traceback at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

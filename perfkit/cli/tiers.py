@@ -40,7 +40,8 @@ def run(arguments: argparse.Namespace) -> Iterator[str]:
     """The plan, then the table; or one JSON record a line."""
     if arguments.further:
         raise UsageError("perfkit tiers takes nothing behind --")
-    if arguments.together is not None or world_size() > 1:
+    many = arguments.together is not None or world_size() > 1
+    if many and not arguments.plan:
         yield from _together(arguments)
         return
     plan = plan_tiers(arguments.paths, quick=not arguments.full, budget_s=arguments.budget)

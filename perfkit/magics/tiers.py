@@ -65,9 +65,15 @@ def run(shell: InteractiveShell, line: str) -> None:
         survey = TierSurvey(plan, label="%tiers", tick=bar.tick)
         if asked["ranks"]:
             _together(survey, paths, asked["ranks"])
-        table = survey.run()
-    deliver(shell, table, asked)
-    if asked["figure"] and not asked["quiet"]:
+        try:
+            survey.run()
+        finally:
+            # An interrupt leaves the rows so far.
+            bar.close()
+            if survey.table is not None:
+                deliver(shell, survey.table, asked)
+    table = survey.table
+    if table is not None and asked["figure"] and not asked["quiet"]:
         from IPython.display import display
 
         from perfkit.render import tiers as view
@@ -79,7 +85,7 @@ def run(shell: InteractiveShell, line: str) -> None:
 
 def _paths(text: str) -> list[str]:
     try:
-        return shlex.split(text)
+        return shlex.split(text, comments=True)
     except ValueError as error:
         raise UsageError(f"%tiers: {text!r}: {error}: quote a path with blanks") from None
 
@@ -119,5 +125,9 @@ class _Bar:
         self._bar.n = 100 * part
         self._bar.refresh()
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Take it away. Safe to call twice."""
         self._bar.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -89,7 +89,7 @@ def _head(table: TierTable) -> str:
         return f"{table.label}: {MASK}"
     measured = sum(tier.figures == "measured" for tier in table.tiers)
     spent = f"{table.label}: {units.count(measured, 'tier')} in {units.seconds(table.spent_s)}"
-    if table.waited_s > 0.5:
+    if table.waited_s > 0.1:
         spent += f", of which {units.seconds(table.waited_s)} of waiting for other probes"
     return spent + (f", stopped by {table.stopped}" if table.stopped else "")
 

@@ -62,6 +62,7 @@ class TierSurvey:
         self._notes: list[str] = []
         self._waited_s = self._done_s = 0.0
         self._start_s = time.perf_counter()
+        self.table: TierTable | None = None
         self.extra: list[str] = []
         """Sentences that others add to the advice."""
 
@@ -73,9 +74,9 @@ class TierSurvey:
                 step()
             stopped = ""
         finally:
-            table = self._table(stopped)
-            keep_last(table)
-        return table
+            self.table = self._table(stopped)
+            keep_last(self.table)
+        return self.table
 
     def add(self, probes: Sequence[TierProbe]) -> None:
         """Keep probes of others with the table's."""

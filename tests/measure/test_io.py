@@ -164,15 +164,14 @@ def test_error_keeps_what_was_seen(data, error):
     assert record.quality.status == "suspect" and "stopped" in record.quality.reasons[0]
 
 
-def test_done_is_told_in_any_case(tmp_path):
-    """`done` has the record, after an error as well, once."""
+def test_done_is_told_after_an_error():
+    """`done` has the record once, after an error as well."""
     told = []
     measurement = IoMeasurement(label="x", done=told.append)
     with pytest.raises(ZeroDivisionError), closing(measurement.runs()) as runs:
         for _ in runs:
             raise ZeroDivisionError
-    runs.close()
-    assert told == [measurement.record] and measurement.record is not None
+    assert told == [measurement.record] and told[0].stopped
 
 
 @pytest.mark.parametrize("thing", [3, "open('x')", None])
@@ -242,8 +241,23 @@ def test_states(tmp_path, moves, state):
 
 @pytest.mark.parametrize(
     "fstype",
-    ["nfs", "nfs4", "lustre", "beegfs", "cifs", "ceph", "9p", "fuse.sshfs", "gpfs"]
-    + ["virtiofs", "afs", "panfs", "wekafs", "glusterfs", "orangefs"],
+    [
+        "nfs",
+        "nfs4",
+        "lustre",
+        "beegfs",
+        "cifs",
+        "ceph",
+        "9p",
+        "fuse.sshfs",
+        "gpfs",
+        "virtiofs",
+        "afs",
+        "panfs",
+        "wekafs",
+        "glusterfs",
+        "orangefs",
+    ],
 )
 def test_network_mounts(tmp_path, fstype):
     """With a network's file system mounted, missing device bytes prove no cache: it is said."""

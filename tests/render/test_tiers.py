@@ -94,8 +94,8 @@ def test_columns():
     lines = view.text(table()).splitlines()
     heads = ["tier", "persists", "shared", "capacity", "free", "read", "write", "latency", "IOPS"]
     assert lines[1].split() == heads
-    assert row_of(view.text(table()), "scratch").split() == (
-        "scratch unknown unknown 1.00 TiB 512 GiB 2.00 GB/s 1.00 GB/s 100 µs 123,456".split()
+    assert " ".join(row_of(view.text(table()), "scratch").split()) == (
+        "scratch unknown unknown 1.00 TiB 512 GiB 2.00 GB/s 1.00 GB/s 100 µs 123,456"
     )
 
 
@@ -241,7 +241,7 @@ def test_bars_are_in_order():
 
 
 def test_figure():
-    """The figure has both axes logarithmic, a filled point for yours and a hollow one for theirs."""
+    """Both axes are logarithmic; a filled point is yours, a hollow one theirs."""
     matplotlib.use("agg")
     from matplotlib import pyplot
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import threading
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -155,7 +156,7 @@ def test_nothing_stays(survey):
     assert [each for each in folder.iterdir() if each.name != ".cache"] == []
     assert table.spent_s < 10
     assert table.stopped == "" and table.waited_s < table.spent_s
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith(".perfkit-")]
+    assert not list(Path("/dev/shm").glob(".perfkit-*"))
 
 
 def test_same_file_system_is_said(survey):
@@ -353,7 +354,7 @@ def test_interrupt_keeps_rows(tmp_path):
     table = interrupted_at("random", tmp_path)
     assert table.stopped and table.quality.status == "suspect"
     assert table.tier("CPU memory").read_Bps > 0
-    assert [name for name in os.listdir(tmp_path) if not name.endswith(".lock")] == []
+    assert [each for each in tmp_path.iterdir() if each.suffix != ".lock"] == []
     with turn(table.plan.paths[0].target, most_s=0.0) as waited_s:
         assert waited_s < 1
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -115,14 +117,14 @@ def test_error_frees_it(error):
 def test_interrupt_while_waiting(holder):
     """An interrupt while waiting leaves no descriptor open."""
     holder(60).stdout.readline()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
 
     def told(_):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), turn(TARGET, told):
         pytest.fail("the lock is held by another process")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_file_systems_do_not_wait_for_each_other(locks):
@@ -155,7 +157,7 @@ def test_four_processes_take_turns(holder):
     crew = [holder(0.2) for _ in range(4)]
     lines = [process.communicate(timeout=30)[0].splitlines()[1] for process in crew]
     spans = sorted(tuple(map(float, line.split()))[:2] for line in lines)
-    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     assert sum(float(line.split()[2]) > 0.1 for line in lines) >= 3
 
 
