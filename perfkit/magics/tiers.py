@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -64,7 +65,7 @@ def run(shell: InteractiveShell, line: str) -> None:
     with _Bar(quiet=asked["quiet"]) as bar:
         survey = TierSurvey(plan, label="%tiers", tick=bar.tick)
         if asked["ranks"]:
-            _together(survey, paths, asked["ranks"])
+            survey.further += [partial(_together, survey, path, asked["ranks"]) for path in paths]
         try:
             survey.run()
         finally:
@@ -90,13 +91,12 @@ def _paths(text: str) -> list[str]:
         raise UsageError(f"%tiers: {text!r}: {error}: quote a path with blanks") from None
 
 
-def _together(survey: TierSurvey, paths: list[str], count: int) -> None:
+def _together(survey: TierSurvey, path: str, count: int) -> None:
     from perfkit.tiers.together import advice_together
 
-    for path in paths:
-        probes, said = advice_together(path, count, quick=survey.plan.quick)
-        survey.add(probes)
-        survey.extra.append(said)
+    probes, said = advice_together(path, count, quick=survey.plan.quick)
+    survey.add(probes)
+    survey.extra.append(said)
 
 
 def _close(drawing: Any) -> None:
@@ -123,7 +123,8 @@ class _Bar:
         """Move on."""
         self._bar.set_description_str(words, refresh=False)
         self._bar.n = 100 * part
-        self._bar.refresh()
+        # Without tqdm's lock: an interrupt while it draws would keep it, and others wait for it.
+        self._bar.refresh(nolock=True)
 
     def close(self) -> None:
         """Take it away. Safe to call twice."""

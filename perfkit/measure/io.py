@@ -6,6 +6,7 @@ import resource
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,7 +86,8 @@ class IoMeasurement:
     def runs(self) -> Runs:
         """Yield once; the body runs in between."""
         __tracebackhide__ = True
-        before, own = read_counters(self._root), self._own()
+        own = self._own()
+        before = read_counters(self._root)
         start_s = time.perf_counter()
         stopped = "an error or an interrupt"
         try:
@@ -102,10 +104,15 @@ class IoMeasurement:
 
     def _own(self) -> tuple[int, int]:
         """Bytes and calls that reading the counters adds to them."""
-        first, second = read_counters(self._root), read_counters(self._root)
-        if first is None or second is None:
+        seen = [read_counters(self._root) for _ in range(4)]
+        known = [each for each in seen if each is not None]
+        if len(known) < len(seen):
             return 0, 0
-        return second.rchar - first.rchar, second.syscr - first.syscr
+        # Other threads can only add to a difference.
+        return (
+            min(after.rchar - before.rchar for before, after in pairwise(known)),
+            min(after.syscr - before.syscr for before, after in pairwise(known)),
+        )
 
     def _judge(
         self,
@@ -119,9 +126,9 @@ class IoMeasurement:
         if before is None or after is None:
             reasons.append("the kernel does not count this process's I/O here (/proc/self/io)")
             return self._record(wall_s, stopped, Quality(status="refused", reasons=tuple(reasons)))
-        # Two readings lie between `before` and the body, one of them in `_own`'s pair.
-        rchar = max(0, after.rchar - before.rchar - 3 * own[0])
-        syscr = max(0, after.syscr - before.syscr - 3 * own[1])
+        # The reading before the body counts itself only afterwards.
+        rchar = max(0, after.rchar - before.rchar - own[0])
+        syscr = max(0, after.syscr - before.syscr - own[1])
         device = after.read_bytes - before.read_bytes
         state, doubt = self._state(rchar, device)
         reasons += [doubt] if doubt else []

@@ -250,11 +250,13 @@ def advice(tiers: Sequence[Tier]) -> Iterator[str]:
     ]
     memory = next((t for t in tiers if t.name == "CPU memory" and t.read_Bps), None)
     slowest = min(storage, key=lambda t: t.read_Bps or 0, default=None)
-    if memory is not None and slowest is not None and slowest.read_Bps and memory.read_Bps:
-        yield (
-            f"memory reads {units.ratio(memory.read_Bps / slowest.read_Bps)} as fast as "
-            f"{slowest.name}: what fits in {units.capacity(memory.free_bytes)} is best kept there"
-        )
+    if memory is not None and slowest is not None:
+        times = (memory.read_Bps or 0.0) / (slowest.read_Bps or 1.0)
+        if times > 1 and memory.free_bytes:
+            yield (
+                f"memory reads {units.ratio(times)} as fast as {slowest.name}: what fits in "
+                f"{units.capacity(memory.free_bytes)} is best kept there"
+            )
     for source in storage:
         for goal in storage:
             if source is not goal and source.read_Bps and goal.read_Bps:

@@ -63,6 +63,8 @@ class TierSurvey:
         self._waited_s = self._done_s = 0.0
         self._start_s = time.perf_counter()
         self.table: TierTable | None = None
+        self.further: list[Callable[[], None]] = []
+        """Steps that others add behind the planned ones."""
         self.extra: list[str] = []
         """Sentences that others add to the advice."""
 
@@ -70,7 +72,7 @@ class TierSurvey:
         """Probe all that is planned. An interrupt leaves the rows so far in `perfkit.last()`."""
         stopped = "an error or an interrupt"
         try:
-            for step in (self._memory, *self._storage_steps(), self._devices):
+            for step in (self._memory, *self._storage_steps(), self._devices, *self.further):
                 step()
             stopped = ""
         finally:
@@ -134,7 +136,7 @@ class TierSurvey:
                     budget_s=metadata_s,
                     tick=lambda words: self._say(f"{path.name}: {words}", 0.9, path.seconds),
                 )
-        except PerfkitError as error:
+        except (PerfkitError, OSError) as error:
             # One folder that fails must not cost the others their figures.
             self._notes.append(str(error))
         finally:

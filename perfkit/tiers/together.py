@@ -9,6 +9,8 @@ from perfkit import units
 from perfkit.ranks import local
 from perfkit.records.tiers import TierProbe
 from perfkit.tiers.cluster import probe_together
+from perfkit.tiers.files import check_path
+from perfkit.tiers.turns import turn
 
 __all__ = ["advice_together", "sentence_of"]
 
@@ -20,7 +22,7 @@ def advice_together(
 
     Raises what `probe_together` raises.
     """
-    with local(count) as ranks:
+    with turn(check_path(path)), local(count) as ranks:
         probes = probe_together(path, ranks, quick=quick)
     return probes, sentence_of(path, probes)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from perfkit.magics.tiers import _Bar
 from perfkit.records.tiers import TierTable
 
 MIME = "application/vnd.perfkit.tiers.v1+json"
@@ -190,6 +192,15 @@ def _settled(marker):
     return marker
 
 
+def test_ranks(kernel):
+    """`--ranks 2` reads the folder with two processes as well, and says what each had of it."""
+    text = kernel.run("%tiers --ranks 2 -b 0.3 -o t .").report["text/plain"]
+    assert f"{kernel.folder}: 2 processes together read" in text
+    assert kernel.value("max(p.job.tasks or 0 for p in t.probes)") == 2
+    assert kernel.value("t.tier('CPU memory').read_Bps > 0") is True
+    assert list(kernel.folder.glob(".perfkit*")) == []
+
+
 def test_stable(kernel):
     """In stable mode the report has no figure, and no waiting or time."""
     kernel.run("import os\nos.environ['PERFKIT_OUTPUT'] = 'stable'")
@@ -206,3 +217,21 @@ def test_help_and_completion(kernel):
     assert {"--full", "--fill", "--figure"} <= set(found)
     (page,) = kernel.run("%tiers?").pages
     assert all(flag in page for flag in ("--plan", "--budget", "--ranks", "--fill", "--name"))
+
+
+def test_bar_after_an_interrupt(capsys):
+    """An interrupt while the bar is drawn keeps no lock: the next survey's threads may draw."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), _Bar(quiet=False) as bar:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bar._bar, "display", interrupted)
+            bar.tick("first", 0.1)
+    with _Bar(quiet=False) as bar:
+        thread = threading.Thread(target=bar.tick, args=("second", 0.2), daemon=True)
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+    assert "second" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import pytest
 
 import perfkit
 from perfkit.errors import UsageError
+from perfkit.measure import io as room
 from perfkit.measure.io import IoMeasurement, read_counters, time_io
 from perfkit.records.tiers import IoTime
 from perfkit.system.mounts import target_of
@@ -279,6 +280,27 @@ def test_network_does_not_matter_for_device_reads(tmp_path):
     """What came from a device came from a device, whatever else is mounted."""
     moves = {"rchar": 100 * MIB, "read_bytes": 100 * MIB}
     assert Tree(tmp_path, mount("nfs4")).run(**moves).quality.status == "valid"
+
+
+@pytest.mark.parametrize("noisy", range(5))
+def test_other_threads_only_add(tmp_path, monkeypatch, noisy):
+    """What another thread reads during any reading of the counters is never taken from the body's
+    bytes.
+    """
+    seen = {"rchar": 0, "calls": 0}
+
+    def counters(path):
+        names = ("rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes")
+        text = "".join(f"{n}: {seen['rchar'] if n == 'rchar' else 0:020d}\n" for n in names)
+        seen["rchar"] += len(text) + (8 if seen["calls"] == noisy else 0)
+        seen["calls"] += 1
+        return text if path.name == "io" else ""
+
+    monkeypatch.setattr(room, "read", counters)
+    measurement = IoMeasurement(label="x", root=tmp_path)
+    for _ in measurement.runs():
+        seen["rchar"] += SIZE
+    assert SIZE <= measurement.record.read_requested_bytes <= SIZE + 64
 
 
 def test_children_count(data):

@@ -25,6 +25,7 @@ from perfkit.records.tiers import (
     TierTable,
 )
 from perfkit.tiers import answers, rows
+from perfkit.tiers import table as room
 from perfkit.tiers.plan import plan_tiers
 from perfkit.tiers.reference import NAME, reference_tiers
 from perfkit.tiers.table import TierSurvey
@@ -89,6 +90,16 @@ def survey(tmp_path_factory):
         patch.setenv("PERFKIT_RESULTS", str(tmp_path_factory.mktemp("ledger") / "results.jsonl"))
         patch.setenv("PERFKIT_LOCKS", str(tmp_path_factory.mktemp("locks")))
         yield folder, perfkit.probe_tiers([folder], budget_s=2)
+
+
+@pytest.fixture
+def known_memory(survey, monkeypatch):
+    """Memory is not measured again where only the disks matter: its probes are the survey's."""
+    probes = survey[1].probes
+    bandwidths = [probe for probe in probes if probe.probe == "memory.bandwidth"]
+    (latency,) = [probe for probe in probes if probe.probe == "memory.latency"]
+    monkeypatch.setattr(room, "probe_bandwidth", lambda **_: bandwidths)
+    monkeypatch.setattr(room, "probe_latency", lambda **_: latency)
 
 
 def interrupted_at(words, *paths, error=KeyboardInterrupt):
@@ -346,6 +357,14 @@ def test_memory_beside_the_slowest():
     assert line == ("memory reads 10.0 x as fast as b: what fits in 1.00 GiB is best kept there")
 
 
+@pytest.mark.parametrize(("Bps", "free"), [(5e8, 2**30), (1e9, 2**30), (1e10, None)])
+def test_no_advice_for_memory(Bps, free):
+    """Memory that is not faster, or of which nobody knows what is free, is not recommended."""
+    memory = Tier(name="CPU memory", kind="memory", read_Bps=Bps, free_bytes=free)
+    said = list(rows.advice([memory, disk("a", 1e9, None)]))
+    assert not [line for line in said if "n/a" in line or (Bps <= 1e9 and "best kept" in line)]
+
+
 # -- what happens in the middle --------------------------------------------------------------------
 
 
@@ -359,12 +378,14 @@ def test_interrupt_keeps_rows(tmp_path):
         assert waited_s < 1
 
 
+@pytest.mark.usefixtures("known_memory")
 def test_error_keeps_rows(tmp_path):
     """So does an error that nobody expects, and it comes through."""
     table = interrupted_at("write", tmp_path, error=ZeroDivisionError)
     assert table.stopped and table.tier("CPU memory").read_Bps > 0
 
 
+@pytest.mark.usefixtures("known_memory")
 def test_interrupt_keeps_probes_of_the_step(tmp_path):
     """Reads that were done when the metadata probe was interrupted are kept."""
     table = interrupted_at(": create", tmp_path)
@@ -377,6 +398,7 @@ def test_interrupt_in_memory_keeps_its_probes():
     assert "memory.bandwidth" in {probe.probe for probe in table.probes}
 
 
+@pytest.mark.usefixtures("known_memory")
 def test_vanished_folder(tmp_path):
     """A folder that is gone between plan and probe costs its own row, and is named."""
     (tmp_path / "gone").mkdir()
@@ -387,6 +409,7 @@ def test_vanished_folder(tmp_path):
     assert any(str(tmp_path / "gone") in note for note in table.notes)
 
 
+@pytest.mark.usefixtures("known_memory")
 def test_folder_vanishes_in_the_middle(tmp_path):
     """So does one that goes while it is probed."""
     (tmp_path / "gone").mkdir()
@@ -401,6 +424,7 @@ def test_folder_vanishes_in_the_middle(tmp_path):
     assert any("gone" in note for note in table.notes)
 
 
+@pytest.mark.usefixtures("known_memory")
 def test_disk_is_full(tmp_path, monkeypatch):
     """A disk that fills up in the middle costs its own row, in one line."""
     folder = tmp_path / "small"
@@ -429,6 +453,7 @@ def _full(*_):
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.usefixtures("known_memory")
 def test_answers_are_applied(tmp_path):
     """What you said of a folder is in its row, in no other row, and marked as yours."""
     answers.keep(answers.parse(f"{tmp_path}:persistent=partly,shared=yes"))
