@@ -8,7 +8,6 @@ for the split inside loops; the time comes from the ticks between them, which co
 from __future__ import annotations
 
 import _thread
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Literal, NamedTuple
 from perfkit.measure.lines.calibration import Costs
 from perfkit.measure.lines.events import LOCAL, LineEvents
 from perfkit.measure.lines.profiled import Profiled, Stack
+from perfkit.measure.lines.ticks import current_frames
 from perfkit.system.noise import RunQueueWait
 
 __all__ = ["DISPLACED", "LATE_S", "Sampler", "Weight"]
@@ -96,7 +96,7 @@ class Sampler:
         self._foreign: dict[int, CodeType] = {}
         self._seen: set[int] = set()
         self._pending: list[_Tick] = []
-        self._threads = set(sys._current_frames())
+        self._threads = set(current_frames())
         self._inside = False
         self._outermost, self._rest = -1, OFF
         self._last = Stack((), -1, True)
@@ -305,7 +305,7 @@ class Sampler:
         weight.count += 1
 
     def _look_at_threads(self, seconds: float) -> None:
-        for ident, frame in sys._current_frames().items():
+        for ident, frame in current_frames().items():
             if ident not in self._threads and ident != threading.get_ident():
                 stack = self._profiled.read(frame, self._unknown)
                 if stack.top >= 0 and not self._is_base_alone(stack):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
-__all__ = ["INTERVAL_S", "AlarmTicks", "ThreadTicks", "Ticks", "why_no_alarm"]
+__all__ = ["INTERVAL_S", "AlarmTicks", "ThreadTicks", "Ticks", "current_frames", "why_no_alarm"]
 
 INTERVAL_S = 1e-3
 SWITCH_S = 0.2e-3
@@ -43,6 +44,21 @@ def why_no_alarm() -> str:
     if signal.getitimer(signal.ITIMER_REAL)[0]:
         return "the alarm timer is in use"
     return ""
+
+
+def current_frames() -> dict[int, FrameType]:
+    """The frame that each thread runs, by its number.
+
+    CPython holds its list of threads meanwhile, and a garbage collection in there that frees a
+    thread-local object waits for that list for ever: none may begin.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
 
 
 class AlarmTicks:
@@ -89,7 +105,7 @@ class ThreadTicks:
         while not self._ended.is_set():
             time.sleep(INTERVAL_S)
             if not self._ended.is_set():
-                handler(sys._current_frames().get(self._watched))
+                handler(current_frames().get(self._watched))
 
     def stop(self) -> None:
         if self._thread is None:
