@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from perfkit.devices.detect import devices_in_use
 from perfkit.errors import UsageError
 from perfkit.records.tiers import PlannedPath, Target, TierPlan
@@ -139,16 +141,10 @@ def _within(plan: TierPlan, budget_s: float | None) -> TierPlan:
         # What devices take is short and fixed.
         fixed_s = plan.seconds - plan.memory_s - sum(path.seconds for path in plan.paths)
         factor = min(1.0, max(0.1 * budget_s, budget_s - fixed_s) / (plan.seconds - fixed_s))
-    fields = {name: getattr(plan, name) for name in plan.__struct_fields__ if name != "schema"}
-    fields["memory_s"] = factor * plan.memory_s
-    fields["paths"] = tuple(
-        PlannedPath(
-            **{
-                **{n: getattr(path, n) for n in path.__struct_fields__},
-                "seconds": factor * path.seconds,
-            }
-        )
-        for path in plan.paths
+    replace = msgspec.structs.replace
+    return replace(
+        plan,
+        memory_s=factor * plan.memory_s,
+        paths=tuple(replace(path, seconds=factor * path.seconds) for path in plan.paths),
+        budget_s=budget_s or plan.seconds,
     )
-    fields["budget_s"] = budget_s or plan.seconds
-    return TierPlan.of(**fields)

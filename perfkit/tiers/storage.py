@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from perfkit.records.tiers import CacheState, Job, Target, TierProbe
 from perfkit.system.facts import machine
 from perfkit.tiers.cache import Bypass, bypass, cache_state, drop, resident_share
 from perfkit.tiers.files import Reading, Reads, asks_huge_pages, check_path, read_file
-from perfkit.tiers.samples import Samples, Surroundings
+from perfkit.tiers.samples import Samples, Surroundings, origin
 from perfkit.tiers.scratch import PAGE, file_cap, pages, plain_errors, scratch_file
 from perfkit.units import ratio, share
 
@@ -271,11 +270,7 @@ def _buffered(bed: _Bed) -> Iterator[TierProbe]:
 
 def new_probe(probe: str, target: Target, **fields: Any) -> TierProbe:
     """A record with the time, this host and its limits. Raises msgspec.ValidationError."""
-    here = machine()
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return TierProbe.of(
-        probe=probe, target=target, time=now, host=here.host, limits=here.limits, **fields
-    )
+    return TierProbe.of(probe=probe, target=target, **origin(), **fields)
 
 
 def samples_of(values: Sequence[float]) -> Samples:

@@ -24,6 +24,7 @@ from perfkit.measure.lines.events import LOCAL
 from perfkit.measure.lines.profiled import Profiled, inner_code
 from perfkit.measure.lines.sampler import Sampler
 from perfkit.measure.lines.statements import Layout, Row
+from perfkit.measure.lines.targets import words_in
 from perfkit.records.base import Quality
 from perfkit.records.lines import Function, LineProfile, Loop, Statement
 from perfkit.records.timing import DISTURBED
@@ -480,7 +481,7 @@ def _spread_by_name(profiled: Profiled, found: set[int], owners: set[int]) -> se
         if not new:
             break
         done |= new
-        names = {name for owner in new for name in _all_names(profiled.layouts[owner].code)}
+        names = {name for owner in new for name in words_in(profiled.layouts[owner].code)}
     for owner in owners:
         found |= set(profiled.numbers(owner))
     return found
@@ -496,15 +497,7 @@ def _names_on(profiled: Profiled, number: int) -> set[str]:
             if isinstance(instruction.argval, str):
                 names.add(instruction.argval)
             elif isinstance(instruction.argval, CodeType):
-                names |= _all_names(instruction.argval)
-    return names
-
-
-def _all_names(code: CodeType) -> set[str]:
-    names = {*code.co_names, *code.co_freevars}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _all_names(constant)
+                names |= words_in(instruction.argval)
     return names
 
 

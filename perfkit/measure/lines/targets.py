@@ -27,6 +27,7 @@ __all__ = [
     "scope_of",
     "unwrap",
     "words_for",
+    "words_in",
 ]
 
 _LIMIT = 2000
@@ -218,7 +219,7 @@ def scope_of(function: FunctionType) -> Mapping[str, Any]:
 
 
 def _mentioned(code: CodeType, scope: Mapping[str, Any]) -> Iterator[FunctionType]:
-    words = _words(code)
+    words = words_in(code)
     for name in words:
         value = scope.get(name)
         if isinstance(value, ModuleType):
@@ -264,7 +265,7 @@ def _is_own_class(kind: type) -> bool:
     )
 
 
-def _words(code: CodeType) -> set[str]:
+def words_in(code: CodeType) -> set[str]:
     """All names that a code object and the code in it mention."""
     words = {*code.co_names, *code.co_freevars}
     is_magic = bool(words & {"run_line_magic", "run_cell_magic"})
@@ -273,7 +274,7 @@ def _words(code: CodeType) -> set[str]:
             # What stands behind a magic is code as well, or may be.
             words |= set(re.findall(r"[^\W\d]\w*", constant))
         if isinstance(constant, CodeType):
-            words |= _words(constant)
+            words |= words_in(constant)
     return words
 
 
