@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from perfkit.intervals import Interval
 
 __all__ = [
+    "Call",
     "Clock",
     "Device",
     "Flush",
@@ -73,9 +74,18 @@ class Graph:
     replay: Callable[[], None]
 
 
+class Call(NamedTuple):
+    """The host's call that gave a device its work; `thread` is the caller's ident."""
+
+    start_s: float
+    end_s: float
+    thread: int
+
+
 class Seen(NamedTuple):
     """What a trace saw since it was last asked. Times are on the measurement's clock.
 
+    `calls`: for each interval the call that launched it, where the runtime tells; else empty.
     `waits`: when the calling thread was blocked in the runtime. `launches`: commands given, None
     if some were but the runtime does not count them. `compiles`, `compile_s`: programs compiled.
     `untimed`: commands whose start and end the runtime does not tell, and `reason` why.
@@ -84,6 +94,7 @@ class Seen(NamedTuple):
     """
 
     intervals: tuple[Interval, ...] = ()
+    calls: tuple[Call, ...] = ()
     waits: tuple[tuple[float, float], ...] = ()
     launches: int | None = 0
     untimed: int = 0

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen, Trace
+from perfkit.devices.base import Call, Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen, Trace
 from perfkit.devices.host import flush_host_cache
 from perfkit.errors import DeviceError, NotSupportedHere
 from perfkit.intervals import Interval
@@ -127,8 +127,7 @@ class _Command(NamedTuple):
     kind: str
     name: str
     nbytes: int
-    called_s: float
-    returned_s: float
+    call: Call
 
 
 class _OpenCLTrace(Trace):
@@ -173,6 +172,7 @@ class _OpenCLTrace(Trace):
             reason = f"more than {MOST_COMMANDS:,} commands in one run: time fewer at once"
         return Seen(
             intervals=tuple(self._place(timed)),
+            calls=tuple(command.call for command, *_ in timed),
             waits=tuple(waits),
             launches=len(commands) + dropped,
             untimed=len(commands) - len(timed) + dropped,
@@ -187,7 +187,7 @@ class _OpenCLTrace(Trace):
         offsets: dict[int, float] = {}
         for device in {command.queue.device.int_ptr for command, *_ in timed}:
             bounds = [
-                (command.called_s - queued * 1e-9, command.returned_s - queued * 1e-9)
+                (command.call.start_s - queued * 1e-9, command.call.end_s - queued * 1e-9)
                 for command, queued, _, _ in timed
                 if command.queue.device.int_ptr == device
             ]
@@ -226,10 +226,9 @@ class _OpenCLTrace(Trace):
                     self._dropped += 1
                     return result
                 what, name, nbytes, blocking = describe(kind, args, kwargs)
-                self._commands.append(
-                    _Command(event, queue, what, name, nbytes, called_s, returned_s)
-                )
-                if blocking and threading.get_ident() == self._thread:
+                call = Call(called_s, returned_s, threading.get_ident())
+                self._commands.append(_Command(event, queue, what, name, nbytes, call))
+                if blocking and call.thread == self._thread:
                     self._waits.append((called_s, returned_s))
                 return result
 

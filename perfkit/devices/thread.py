@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, ClassVar
 
-from perfkit.devices.base import Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen, Trace
+from perfkit.devices.base import Call, Clock, Flush, Graph, Lane, Mark, Memory, Probe, Seen, Trace
 from perfkit.devices.host import flush_host_cache
 from perfkit.errors import DeviceError, NotSupportedHere
 from perfkit.intervals import Interval
@@ -78,11 +78,24 @@ class Event:
 class _Command:
     """One piece of work on its way through a stream; `end_s` is None until it has ended."""
 
-    __slots__ = ("end_s", "kind", "name", "nbytes", "start_s", "stream", "work")
+    __slots__ = (
+        "called_s",
+        "end_s",
+        "kind",
+        "name",
+        "nbytes",
+        "returned_s",
+        "start_s",
+        "stream",
+        "thread",
+        "work",
+    )
 
     def __init__(self, work: Callable[[], object] | None, kind: str, name: str, nbytes: int):
         self.work = work
         self.kind, self.name, self.nbytes = kind, name, nbytes
+        self.called_s = self.returned_s = time.perf_counter()
+        self.thread = threading.get_ident()
         self.start_s: float | None = None
         self.end_s: float | None = None
         self.stream: Stream | None = None
@@ -128,6 +141,7 @@ class Stream:
             trace.commands.append(command)
             trace.streams[self] = None
         self._put(command)
+        command.returned_s = time.perf_counter()
 
     def copy(self, source: Any, target: Any, *, kind: str = "h2d") -> None:
         """Copy the bytes of one buffer into another of the same size, in this stream's order."""
@@ -217,21 +231,29 @@ class _ThreadTrace(Trace):
         commands, waits = self.commands, self.waits
         self.clear()
         offset = self._offset_s
+        timed = [
+            (command, command.stream, command.start_s, command.end_s)
+            for command in commands
+            if command.stream and command.start_s is not None and command.end_s is not None
+        ]
         intervals = tuple(
             Interval(
-                command.start_s + offset,
-                command.end_s + offset,
-                f"thread {command.stream.name}",
+                start_s + offset,
+                end_s + offset,
+                f"thread {stream.name}",
                 command.kind,
                 command.name,
                 command.nbytes,
             )
-            for command in commands
-            if command.stream and command.start_s is not None and command.end_s is not None
+            for command, stream, start_s, end_s in timed
         )
         untimed = len(commands) - len(intervals)
         return Seen(
             intervals=intervals,
+            calls=tuple(
+                Call(command.called_s + offset, command.returned_s + offset, command.thread)
+                for command, *_ in timed
+            ),
             waits=tuple((start + offset, end + offset) for start, end in waits),
             launches=len(commands),
             untimed=untimed,

@@ -7,12 +7,14 @@ since the first event (`origin_ns` on the trace's own clock), exact where floats
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from perfkit.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
+
+_T = TypeVar("_T")
 
 __all__ = ["COPIES", "DEVICE_KINDS", "KINDS", "NO_BYTES", "NO_LINK", "Columns", "Event", "Lane"]
 
@@ -151,8 +153,58 @@ class Columns:
             notes=notes,
         )
 
+    @classmethod
+    def merged(cls, parts: Sequence[Columns]) -> Columns:
+        """All intervals of several traces whose clocks agree, on one axis."""
+        import numpy as np
+
+        parts = [part for part in parts if len(part)]
+        if len(parts) < 2:
+            return parts[0] if parts else cls.of([])
+        lanes: dict[Lane, int] = {}
+        names: dict[str, int] = {}
+        details = {"": 0}
+        origin_ns = min(part.origin_ns for part in parts)
+        links, shifted = 0, []
+        for part in parts:
+            columns = {name: getattr(part, name) for name in _PER_EVENT}
+            later_ns = part.origin_ns - origin_ns
+            columns["start_ns"], columns["end_ns"] = (
+                part.start_ns + later_ns,
+                part.end_ns + later_ns,
+            )
+            columns["lane"] = _codes(part.lanes, lanes)[part.lane]
+            columns["name"] = _codes(part.names, names)[part.name]
+            columns["detail"] = _codes(part.details, details)[part.detail]
+            # The same number means different launches in two traces.
+            columns["link"] = np.where(part.link == NO_LINK, NO_LINK, part.link + links)
+            links = int(columns["link"].max(initial=links)) + 1
+            shifted.append(columns)
+        return cls(
+            **{name: np.concatenate([part[name] for part in shifted]) for name in _PER_EVENT},
+            lanes=tuple(lanes),
+            names=tuple(names),
+            details=tuple(details),
+            source=", ".join(dict.fromkeys(part.source for part in parts)),
+            origin_ns=origin_ns,
+            notes=[note for part in parts for note in part.notes],
+        )
+
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    def where(self, mask: np.ndarray) -> Columns:
+        """The intervals in `mask` alone."""
+        columns = {name: getattr(self, name)[mask] for name in _PER_EVENT}
+        return Columns(
+            **columns,
+            lanes=self.lanes,
+            names=self.names,
+            details=self.details,
+            source=self.source,
+            origin_ns=self.origin_ns,
+            notes=self.notes,
+        )
 
     def of_kind(self, *kinds: str) -> np.ndarray:
         """A mask of the intervals whose kind is one of `kinds`."""
@@ -183,6 +235,17 @@ class Columns:
         flags = np.fromiter(wanted, dtype=bool, count=len(self.lanes))
         mask: np.ndarray = flags[self.lane] if len(self) else np.zeros(0, dtype=bool)
         return mask
+
+
+_PER_EVENT = ("start_ns", "end_ns", "lane", "kind", "name", "nbytes", "link", "detail")
+
+
+def _codes(own: Sequence[_T], everything: dict[_T, int]) -> np.ndarray:
+    """The codes in `everything` of one trace's own words, which are added to it."""
+    import numpy as np
+
+    codes = [everything.setdefault(word, len(everything)) for word in own]
+    return np.array(codes, dtype=np.int32)
 
 
 def _natural(name: str) -> tuple[str, int]:
