@@ -45,7 +45,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "perfkit needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[workbook,torch,cluster,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[workbook,torch,cluster,live,test]'
 	@# The second IPython that the magics are tested on, with the one package that 9 does without.
 	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv/ipython8 \
 	  'ipython==8.39.0' 'decorator==5.2.1'

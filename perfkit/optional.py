@@ -12,6 +12,7 @@ EXTRAS = {
     "PIL": "perfkit[workbook]",
     "cloudpickle": "perfkit[cluster]",
     "cupy": "perfkit[cuda13]",
+    "grpc": "perfkit[live]",
     "h5py": "perfkit[workbook]",
     "ipyparallel": "perfkit[cluster]",
     "jax": "perfkit[workbook]",

@@ -15,6 +15,7 @@ from perfkit.records.base import Record
 from perfkit.records.lesson import Answer, Prediction
 from perfkit.records.lines import LineProfile
 from perfkit.records.tiers import IoTime, TierAnswer, TierTable
+from perfkit.records.timeline import TimelineReport
 from perfkit.records.timing import Timing
 from perfkit.render.table import Row, as_text
 
@@ -95,6 +96,12 @@ def _tiers(record: TierTable) -> str:
     return f"{units.count(len(record.tiers), 'tier')}{span}"
 
 
+def _timeline(record: TimelineReport) -> str:
+    if not record.devices:
+        return "no device events"
+    return ", ".join(f"{d.name} busy {units.share(d.duty_cycle)}" for d in record.devices)
+
+
 def _prediction(record: Prediction) -> str:
     numbers = (record.value, record.measured)
     said, seen = (f"{n:.3g} {record.unit}" if n is not None else "" for n in numbers)
@@ -108,6 +115,7 @@ _HEADLINES: dict[str, tuple[type[Record], Callable[[Any], str]]] = {
     "IoTime": (IoTime, lambda record: f"{units.capacity(record.read_requested_bytes)} read"),
     "TierAnswer": (TierAnswer, lambda record: record.path),
     "TierTable": (TierTable, _tiers),
+    "TimelineReport": (TimelineReport, _timeline),
     "Timing": (Timing, _timing),
 }
 """How each kind of record is said in a few words. A new kind is one line."""

@@ -21,10 +21,11 @@ _TIMED = {
     "gpu_time": "perfkit.magics.gpu_time",
     "io_time": "perfkit.magics.io_time",
     "lprun": "perfkit.magics.lprun",
+    "timeline": "perfkit.magics.timeline",
 }
 """Magics whose bodies the engine runs, and their rooms."""
 
-_PLAIN = {"tiers": "perfkit.magics.tiers"}
+_PLAIN = {"tiers": "perfkit.magics.tiers", "timeline": "perfkit.magics.timeline"}
 """Line magics that run no body, and their rooms."""
 
 _loaded: dict[int, tuple[CellEngine, list[tuple[str, str, Any]]]] = {}
@@ -44,6 +45,8 @@ def load(shell: InteractiveShell) -> None:
             ("line", _line_form(engine, name)),
         ):
             function.__doc__ = f"{module.__doc__}\n\nOptions:\n{help_of(module.OPTIONS)}\n"
+            if kind == "line" and name in _PLAIN:
+                continue
             if _register(shell, kind, name, function):
                 registered.append((kind, name, function))
                 if kind == "cell":

@@ -25,6 +25,7 @@ __all__ = [
     "flags_of",
     "help_of",
     "parse",
+    "port",
     "seconds",
     "text",
 ]
@@ -155,6 +156,13 @@ def seconds(text: str) -> float:
 def text(value: str) -> str:
     """Text that is not empty, for options of single magics."""
     return _text(value)
+
+
+def port(text: str) -> int:
+    """The number of a port, for options of single magics."""
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 2**16:
+        raise UsageError("give a port from 1 to 65535")
+    return int(text)
 
 
 def _identifier(text: str) -> str:

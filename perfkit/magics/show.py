@@ -20,6 +20,8 @@ _VIEWS = {
     ("perfkit.records.tiers", "TierTable"): "perfkit.render.tiers",
     ("perfkit.records.lines", "LineProfile"): "perfkit.render.lines",
     ("perfkit.records.machine", "Machine"): "perfkit.render.machine",
+    ("perfkit.records.timeline", "TimelineReport"): "perfkit.render.timeline",
+    ("perfkit.timeline.trace", "Timeline"): "perfkit.render.timeline",
     ("perfkit.records.lesson", "Prediction"): "perfkit.render.lesson",
     ("perfkit.records.lesson", "Answer"): "perfkit.render.lesson",
     ("perfkit.records.lesson", "Recorded"): "perfkit.render.lesson",
@@ -69,7 +71,9 @@ def _bundles(shell: InteractiveShell) -> Any:
 
 def _bundle_maker(room: str) -> Any:
     def bundle(record: Record, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        made: dict[str, Any] = importlib.import_module(room).bundle(record)
+        # A trace in the hand is shown as what it tells.
+        seen = getattr(record, "report", record)
+        made: dict[str, Any] = importlib.import_module(room).bundle(seen)
         return made
 
     return bundle

@@ -17,6 +17,7 @@ import msgspec
 from perfkit.errors import UsageError
 from perfkit.timeline import kineto, xla
 from perfkit.timeline.columns import DEVICE_KINDS, KINDS, NO_BYTES, NO_LINK, Columns, Lane
+from perfkit.units import count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -161,7 +162,7 @@ class _Reading:
         if self._is_list:
             # The format allows a list that is not closed, so that a program may end at any time.
             body = text.rstrip().rstrip(b",")
-            events = self._events(b"[" + body) or self._events(b"[" + body + b"]")
+            events = self._events(b"[" + body + (b"" if body.endswith(b"]") else b"]"))
         else:
             events = self._take_rest(b'{"traceEvents":[' + text)
         if events is None:
@@ -268,7 +269,10 @@ class _Reading:
         """
         pid, tid = event.pid, event.tid
         if event.cat:
+            on_stream = event.args is not None and event.args.stream is not None
             kind = kineto.kind_of(event.cat, event.name)
+            if kind is None:
+                kind = "device" if on_stream else "host"
         else:
             # PyTorch's profiler before Kineto gave no categories, but telling names of processes.
             kind = {"CUDA functions": "kernel", "CPU functions": "op"}.get(str(pid))
@@ -372,7 +376,7 @@ class _Reading:
             details=tuple(self._details),
             source="Chrome JSON",
             origin_ns=self._base_ns + (self._base_us or 0) * MICROSECOND_NS,
-            notes=[f"{n:,} events {why} are left out" for why, n in self._left_out.items() if n],
+            notes=[f"{count(n, 'event')} {why} left out" for why, n in self._left_out.items() if n],
         )
 
     def _named_lanes(self) -> list[Lane]:

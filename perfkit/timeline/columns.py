@@ -185,7 +185,7 @@ class Columns:
             lanes=tuple(lanes),
             names=tuple(names),
             details=tuple(details),
-            source=", ".join(dict.fromkeys(part.source for part in parts)),
+            source=", ".join(dict.fromkeys(part.source for part in parts if part.source)),
             origin_ns=origin_ns,
             notes=[note for part in parts for note in part.notes],
         )

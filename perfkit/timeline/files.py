@@ -40,8 +40,9 @@ def is_xplane(path: Path) -> bool:
     """Is it XLA's binary form? Told by its name, then by its first bytes: JSON begins otherwise."""
     if path.name.endswith((".xplane.pb", ".xplane.pb.gz", ".pb")):
         return True
-    head = next(pieces(path), b"")[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
-    return bool(head) and head[:1] == b"\n"
+    head = next(pieces(path), b"")[:64]
+    # The tag of the first field is a line feed; in JSON behind one there is a bracket or a blank.
+    return head[:1] == b"\n" and head.lstrip()[:1] not in (b"{", b"[", b"")
 
 
 def whole(path: Path) -> bytes:

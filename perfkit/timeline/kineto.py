@@ -31,7 +31,9 @@ _COPIES = ("gpu_memcpy", "memcpy")
 _ANNOTATIONS = ("user_annotation", "cpu_user_annotation")
 _STEP = re.compile(r"(?:ProfilerStep|step)#(\d+)$")
 _WAIT = re.compile(
-    r"synchronize|EventWait|(?:cuda|hip)Memcpy(?:2D|3D|WithStream|DtoH|HtoD)?$|^(?:cu|hip)Memcpy[DH]to[DH]"
+    r"synchronize|EventWait|WaitForEvents|^(?:cuda|hip)Memcpy(?:2D|3D|WithStream|DtoH|HtoD)?$"
+    r"|^(?:cu|hip)Memcpy[DH]to[DH]",
+    re.IGNORECASE,
 )
 """Calls of a runtime that return when the device is done."""
 _COLLECTIVE = re.compile(

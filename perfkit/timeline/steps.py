@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from perfkit.errors import UsageError
 from perfkit.records.timeline import Step
 from perfkit.timeline.busy import Union
 from perfkit.timeline.columns import Columns
@@ -13,7 +14,7 @@ from perfkit.timeline.kineto import step_number
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Marks", "step_table", "steps_in"]
+__all__ = ["Marks", "parse_range", "step_table", "steps_in"]
 
 ENOUGH_STEPS = 4
 """Fewer have no outliers."""
@@ -58,6 +59,15 @@ class Marks:
 
         at = self.at(when_ns)
         return np.bincount(at[at >= 0], minlength=len(self))
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """The first and the last step that "3:5" names; "3" is one step. Raises UsageError."""
+    first, colon, last = text.partition(":")
+    numbers = (first, last if colon else first)
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise UsageError(f"steps {text!r}: give the first and the last one, such as 3:5")
+    return int(numbers[0]), int(numbers[1])
 
 
 def steps_in(columns: Columns) -> Marks:

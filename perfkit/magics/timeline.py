@@ -1,0 +1,119 @@
+"""`%%timeline`: when a cell kept its device busy, where it waited, and for whom.
+
+`%timeline FILE` does the same for a trace that somebody recorded, `%timeline --live SECONDS` for a
+training that runs in another thread, or with --port in another process.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
+
+from perfkit.errors import UsageError
+from perfkit.magics import options
+from perfkit.magics.cell import Body
+from perfkit.magics.options import Option
+from perfkit.magics.show import deliver
+
+if TYPE_CHECKING:
+    from perfkit.measure.timeline import Runs
+    from perfkit.timeline.trace import Timeline
+
+__all__ = ["NAME", "OPTIONS", "begin", "run"]
+
+NAME = "timeline"
+
+
+def _steps(text: str) -> tuple[int, int]:
+    from perfkit.timeline.steps import parse_range
+
+    return parse_range(text)
+
+
+AGAINST = Option(("--against",), "another trace: what changed", options.text, "FILE")
+STEPS = Option(("--steps",), "look at these steps alone", _steps, "A:B")
+LIVE = Option(("--live",), "record what runs now, for so long", options.seconds, "S")
+PORT = Option(("--port",), "of the profiler server of another process", options.port, "N")
+OPTIONS = (
+    options.OUTPUT,
+    options.QUIET,
+    options.NAME,
+    options.BACKEND,
+    Option(("--widget",), "zoom, search, and click a gap to see its cause"),
+    Option(("--save",), "write a trace that Perfetto opens", options.text, "FILE"),
+    AGAINST,
+    STEPS,
+    LIVE,
+    PORT,
+)
+LINE_ONLY = (AGAINST, STEPS, LIVE, PORT)
+
+
+def begin(shell: InteractiveShell, line: str, end: Callable[[], None], body: Body) -> Runs:
+    """The one run of a cell, recorded."""
+    __tracebackhide__ = True
+    from perfkit.measure.timeline import TimelineRecording
+
+    asked, rest = options.parse(body.label, OPTIONS, line)
+    wrong = next((option for option in LINE_ONLY if asked[option.name] is not None), None)
+    if wrong is not None:
+        raise UsageError(f"{body.label}: {wrong.flags[-1]} belongs to a trace file: %timeline FILE")
+    if rest:
+        raise UsageError(
+            f"{body.label}: {rest!r} is no option: write the code to record below the first line"
+        )
+
+    def done(timeline: Timeline | None) -> None:
+        end()
+        if timeline is not None:
+            _deliver(shell, timeline, asked)
+
+    return TimelineRecording(label=body.label, backends=asked["backend"], done=done).runs()
+
+
+def run(shell: InteractiveShell, line: str) -> None:
+    """A trace file, or what runs now."""
+    __tracebackhide__ = True
+    asked, rest = options.parse("%timeline", OPTIONS, line)
+    try:
+        paths = shlex.split(rest, comments=True)
+    except ValueError as error:
+        raise UsageError(f"%timeline: {rest!r}: {error}: quote a path with blanks") from None
+    _deliver(shell, _timeline(paths, asked), asked)
+
+
+def _timeline(paths: list[str], asked: dict[str, Any]) -> Timeline:
+    from perfkit.timeline.trace import read_timeline
+
+    if asked["live"] is not None:
+        from perfkit.measure.live import record_live
+
+        if paths:
+            raise UsageError(f"%timeline: --live records what runs now: leave {paths[0]!r} out")
+        return record_live(asked["live"], port=asked["port"])
+    if asked["port"] is not None:
+        raise UsageError("%timeline: --port goes with --live SECONDS")
+    if len(paths) != 1:
+        raise UsageError(
+            "%timeline: give one trace file (.json, .json.gz, .xplane.pb), or --live SECONDS; a "
+            "cell is recorded by %%timeline on its first line"
+        )
+    return read_timeline(paths[0], against=asked["against"], steps=asked["steps"])
+
+
+def _deliver(shell: InteractiveShell, timeline: Timeline, asked: dict[str, Any]) -> None:
+    report = timeline.report
+    if asked["save"]:
+        timeline.save(asked["save"])
+    with_widget = asked["widget"] and not asked["quiet"]
+    deliver(shell, report, {**asked, "quiet": asked["quiet"] or with_widget})
+    if asked["output"]:
+        shell.user_ns[asked["output"]] = timeline
+    if with_widget:
+        from perfkit.render.timeline_widget import TimelineWidget
+
+        display(TimelineWidget(timeline.columns, report))
