@@ -23,8 +23,12 @@ test: $(READY) browser
 	$(SCRATCH) $(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 \
 	  -p no:cacheprovider --durations=5 notebooks
 
-bench: $(READY)
+bench: $(READY) .venv/hta
 	@for file in tests/bench/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# The peer that the timeline is held against, apart from what perfkit itself runs on.
+.venv/hta: $(READY)
+	$(BIN)/pip install --quiet --target .venv/hta 'HolisticTraceAnalysis==0.5.0'
 
 gpu: $(READY)
 	$(BIN)/python tests/gpu/record.py

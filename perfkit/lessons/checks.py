@@ -18,6 +18,7 @@ _LESSONS = {
     "11": "perfkit.lessons.caches",
     "30": "perfkit.lessons.lines",
     "31": "perfkit.lessons.stopwatch",
+    "32": "perfkit.lessons.traces",
     "41": "perfkit.lessons.files",
 }
 """Lesson number and the module that holds its questions."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from perfkit.devices.base import Call, Device, Seen
 from perfkit.measure.annotations import annotate
+from perfkit.measure.compilations import compiled_shapes, with_shapes
 from perfkit.measure.profilers import ANCHOR, TORCH_FILE, jax_profile, torch_profile
 from perfkit.optional import loaded, require
 from perfkit.timeline.chrome import read_chrome
@@ -82,14 +83,13 @@ def _jax() -> Iterator[list[Recorded]]:
     rows: list[Recorded] = []
     with tempfile.TemporaryDirectory(prefix="perfkit-") as folder:
         try:
-            with jax_profile(Path(folder)):
+            with jax_profile(Path(folder)), compiled_shapes() as told:
                 anchor_ns = _anchor()
                 yield rows
         finally:
-            rows += [
-                _anchored(read_xplane(path.read_bytes(), path.name), anchor_ns)
-                for path in Path(folder).rglob("*.xplane.pb")
-            ]
+            for path in Path(folder).rglob("*.xplane.pb"):
+                columns = with_shapes(read_xplane(path.read_bytes(), path.name), told)
+                rows.append(_anchored(columns, anchor_ns))
 
 
 def _anchor() -> int:

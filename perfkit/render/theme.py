@@ -17,6 +17,13 @@ COLOURS = {
     "d2d": "#56b4e9",
     "collective": "#d55e00",
     "compile": "#f0e442",
+    "device": "#b8860b",
+    "memset": "#7f9f7f",
+    "step": "#7f8fa6",
+    "annotation": "#5fa8a8",
+    "python": "#a39063",
+    "op": "#4a86c5",
+    "runtime": "#8b6fc0",
     "other": "#999999",
 }
 MASK = "#"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import compress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,11 +28,14 @@ __all__ = ["read_chrome"]
 
 MOST_PENDING = 256 * 2**20
 """An event, or what stands around the events, may be as long as this."""
+WINDOWS, TRIES = (2**12, 2**18, 2**28), 3
+"""Where the border between two events is looked for: so many bytes from the end, and how often."""
 EXACT_US = 2.0**42
 """Above it a float of microseconds cannot hold nanoseconds: such times are read digit by digit."""
 FARTHEST_US = 10 * 365 * 86400 * 1_000_000
 """Times farther than this from the middle of the trace are no times of this trace."""
 MICROSECOND_NS = 1000
+LARGEST = 2**62
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _NOT_JSON = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
@@ -47,9 +52,7 @@ class _Args(msgspec.Struct, gc=False):
     bytes: Id = None
     step_num: Id = None
     name: Id = None
-    labels: Id = None
     tf_op: Id = None
-    shapes: Id = None
     detail: Id = None
 
 
@@ -92,7 +95,8 @@ def read_chrome(pieces: Iterable[bytes], where: str = "") -> Columns:
     reading = _Reading(where)
     pending = reading.begin(source)
     for piece in source:
-        pending = reading.take(pending) + piece
+        pending = reading.take(pending)
+        pending += piece
         if len(pending) > MOST_PENDING:
             raise UsageError(
                 f"{where}: one event of more than {MOST_PENDING >> 20} MiB: this is not a trace"
@@ -114,7 +118,8 @@ class _Reading:
         self._names: dict[str, int] = {}
         self._details: dict[str, int] = {"": 0}
         self._lanes: dict[Any, int] = {}
-        self._places: dict[tuple[Any, ...], tuple[int, int] | tuple[()]] = {}
+        self._places: dict[tuple[Any, ...], int] = {}
+        self._meanings: list[tuple[int, int, int]] = [(0, 0, 0)]
         self._processes: dict[Id, str] = {}
         self._threads: dict[tuple[Id, Id], str] = {}
         self._devices: dict[Id, Id] = {}
@@ -124,47 +129,49 @@ class _Reading:
 
     # -- text to events ------------------------------------------------------------------------
 
-    def begin(self, source: Iterable[bytes]) -> bytes:
-        """Read up to the first event; the text behind that point. Takes pieces from `source`."""
+    def begin(self, source: Iterable[bytes]) -> bytearray:
+        """Read up to the first event; the list of events as far as it came with that piece."""
         text = b""
         for piece in source:
             text = (text + piece).lstrip(b"\xef\xbb\xbf \t\r\n")
             if text[:1] == b"[":
                 self._is_list = True
-                return text[1:]
+                return bytearray(text)
             if text[:1] not in (b"", b"{") or len(text) > MOST_PENDING:
                 break
             if found := _HEAD.search(text):
                 self._take_rest(text[: found.start()] + b'"traceEvents":[]}')
-                return text[found.end() :]
+                return bytearray(b"[" + text[found.end() :])
         if not text:
             raise UsageError(f"{self._where} is empty: record the trace again")
         raise self._is_no_trace()
 
-    def take(self, text: bytes) -> bytes:
-        """Decode the events of `text` but the last, which may go on; the text that is left."""
-        window = 1 << 14
-        while window < 2 * len(text):
-            for cut in [m.start() for m in _BETWEEN.finditer(text, max(0, len(text) - window))][
-                ::-1
-            ]:
-                events = self._events(b"[" + text[: cut + 1] + b"]")
+    def take(self, text: bytearray) -> bytearray:
+        """Decode the events of a list that is not closed, but the last, which may go on; the list
+        that is left.
+        """
+        for window in WINDOWS:
+            begin = max(0, len(text) - window)
+            borders = [match.start() for match in _BETWEEN.finditer(text, begin)][-TRIES:]
+            for border in reversed(borders):
+                comma = text.index(b",", border)
+                text[comma : comma + 1] = b"]"
+                events = self._events(memoryview(text)[: comma + 1])
                 if events is not None:
                     self._add(events)
-                    return text[cut + 1 :].lstrip().removeprefix(b",")
-                if window > 1 << 14:
-                    return text
-            window *= 16
+                    return bytearray(b"[") + text[comma + 1 :]
+                text[comma : comma + 1] = b","
         return text
 
-    def end(self, text: bytes) -> None:
+    def end(self, text: bytearray) -> None:
         """Decode what is left, with what stands behind the events."""
         if self._is_list:
             # The format allows a list that is not closed, so that a program may end at any time.
             body = text.rstrip().rstrip(b",")
-            events = self._events(b"[" + body + (b"" if body.endswith(b"]") else b"]"))
+            closed = body.endswith(b"]") and body != b"["
+            events = self._events(body if closed else body + b"]")
         else:
-            events = self._take_rest(b'{"traceEvents":[' + text)
+            events = self._take_rest(b'{"traceEvents":' + text)
         if events is None:
             raise UsageError(
                 f"{self._where} ends in the middle: it was cut off when it was written or copied; "
@@ -186,12 +193,12 @@ class _Reading:
         self._base_ns = int(document.baseTimeNanoseconds or 0) or self._base_ns
         return self._events(bytes(document.traceEvents))
 
-    def _events(self, text: bytes) -> list[_Event] | None:
+    def _events(self, text: bytes | bytearray | memoryview) -> list[_Event] | None:
         """The events of a JSON list; None if it is none. Events that cannot be are left out."""
         try:
             if not self._exact:
                 plain = _PLAIN.decode(text)
-                if not any(type(event.ts) is float and event.ts > EXACT_US for event in plain):
+                if float not in set(map(type, map(_TIME, plain))) or not _is_late(plain):
                     return plain
                 self._exact = True
             return _EXACT.decode(text)  # type: ignore[return-value]
@@ -209,7 +216,7 @@ class _Reading:
             return None
         for single in singles:
             try:
-                events.append(one.decode(single))  # type: ignore[arg-type]
+                events.append(one.decode(single))
             except msgspec.DecodeError:
                 self._left_out["that are no events of this format"] += 1
         return events
@@ -224,19 +231,20 @@ class _Reading:
 
     def _add(self, events: list[_Event], placing: bool = False) -> None:
         """Add a batch. `placing`: names of processes are known by now, as far as they ever are."""
-        rows, places, known = [], [], self._places.get
-        for event in events:
-            if event.ph != "X":
+        phases = list(map(_PHASE, events))
+        if not {"M", "B", "E"}.isdisjoint(phases):
+            for event in events:
                 self._keep(event)
-                continue
-            place = known((event.cat, event.name, event.pid, event.tid))
-            if place is None:
-                place = self._place(event, placing)
-            if place:
-                rows.append(event)
-                places.append(place)
+        whole = list(compress(events, map("X".__eq__, phases)))
+        places = list(map(self._places.get, map(_KEY, whole)))
+        if None in places:
+            places = [
+                self._place(event, placing) if place is None else place
+                for place, event in zip(places, whole, strict=True)
+            ]
+        rows = [event for event, place in zip(whole, places, strict=True) if place]
         if rows:
-            self._add_rows(rows, places)
+            self._add_rows(rows, [place for place in places if place])
 
     def _keep(self, event: _Event) -> None:
         match event.ph:
@@ -248,19 +256,29 @@ class _Reading:
             case "B" | "E":
                 self._halves.append(event)
 
-    def _place(self, event: _Event, placing: bool) -> tuple[int, int] | tuple[()]:
-        """Codes of the lane and the kind; () where it is left out or cannot be told yet."""
+    def _place(self, event: _Event, placing: bool) -> int:
+        """The code of what the event's category, name and thread mean; 0 where it is left out, or
+        cannot be told yet.
+        """
+        key = _KEY(event)
+        if key in self._places:
+            return self._places[key]
         found = self._meaning(event)
         if found is None:
             process = self._processes.get(event.pid)
             thread = self._threads.get((event.pid, event.tid))
             if not placing and (process is None or thread is None):
                 self._unplaced.append(event)
-                return ()
+                return 0
             found = xla.classify(process or "", thread or "", event.name) or (None, "")
         lane, kind = found
-        place = (self._lanes.setdefault(lane, len(self._lanes)), _CODES[kind]) if kind else ()
-        self._places[event.cat, event.name, event.pid, event.tid] = place
+        place = 0
+        if kind:
+            place = len(self._meanings)
+            lane_code = self._lanes.setdefault(lane, len(self._lanes))
+            name_code = self._names.setdefault(event.name, len(self._names))
+            self._meanings.append((lane_code, _CODES[kind], name_code))
+        self._places[key] = place
         return place
 
     def _meaning(self, event: _Event) -> tuple[Any, str] | None:
@@ -284,58 +302,57 @@ class _Reading:
             self._devices[pid] = pid if device is None else device
         return (on_device, pid, tid), kind
 
-    def _add_rows(self, rows: list[_Event], places: list[tuple[int, int]]) -> None:
+    def _add_rows(self, rows: list[_Event], places: list[int]) -> None:
         import numpy as np
 
         start_ns, end_ns, good = self._times(rows)
-        names, details = self._names, self._details
-        args = [row.args for row in rows]
+        lane, kind, name = np.array(self._meanings)[places].T
+        args = [row.args or _NO_ARGS for row in rows]
         columns = {
             "start_ns": start_ns,
             "end_ns": end_ns,
-            "lane": np.array([lane for lane, _ in places], np.int32),
-            "kind": np.array([kind for _, kind in places], np.int8),
-            "name": np.array([names.setdefault(r.name, len(names)) for r in rows], np.int32),
-            "nbytes": np.array(
-                [
-                    NO_BYTES if a is None or a.bytes is None else _whole(a.bytes, NO_BYTES)
-                    for a in args
-                ],
-                np.int64,
+            "lane": lane.astype(np.int32),
+            "kind": kind.astype(np.int8),
+            "name": name.astype(np.int32),
+            "nbytes": _whole_numbers([a.bytes for a in args], NO_BYTES),
+            "link": _whole_numbers(
+                [a.correlation_id if a.correlation is None else a.correlation for a in args],
+                NO_LINK,
             ),
-            "link": np.array([NO_LINK if a is None else _link(a) for a in args], np.int64),
-            "detail": np.array(
-                [0 if a is None else details.setdefault(_detail(a), len(details)) for a in args],
-                np.int32,
-            ),
+            "detail": self._coded(args),
         }
         for name, column in columns.items():
             self._parts.setdefault(name, []).append(column[good])
+
+    def _coded(self, args: list[_Args]) -> np.ndarray:
+        import numpy as np
+
+        if not any(any(map(get, args)) for get in _DETAILS):
+            return np.zeros(len(args), np.int32)
+        told = ([get(each) for get in _DETAILS] for each in args)
+        words = [next((str(one) for one in each if one not in (None, "")), "") for each in told]
+        codes = self._details
+        return np.array([codes.setdefault(word, len(codes)) for word in words], np.int32)
 
     def _times(self, rows: list[_Event]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Starts and ends in ns since the base, and which of them can be."""
         import numpy as np
 
-        durations = [row.dur for row in rows]
-        starts: list[Any] = [row.ts for row in rows]
-        if self._exact:
-            starts = [_nanoseconds(raw) for raw in starts]
+        written: list[Any] = [row.ts for row in rows]
         unit = 1 if self._exact else MICROSECOND_NS
-        known = [start for start in starts if start is not None]
-        if self._base_us is None and known:
-            self._base_us = int(sorted(known)[len(known) // 2]) * unit // MICROSECOND_NS
-        base = (self._base_us or 0) * MICROSECOND_NS // unit
-        far = FARTHEST_US * MICROSECOND_NS // unit
-        near = [start is not None and -far < start - base < far for start in starts]
-        dated = np.array(near, dtype=bool)
-        timed = np.array([d is not None and 0 <= d < FARTHEST_US for d in durations], dtype=bool)
-        good = dated & timed
+        starts, dated = _numbers([_nanoseconds(t) for t in written] if self._exact else written)
+        lasting, timed = _numbers([row.dur for row in rows])
+        if self._base_us is None and dated.any():
+            self._base_us = int(np.median(starts[dated])) * unit // MICROSECOND_NS
+        since = starts - (self._base_us or 0) * MICROSECOND_NS // unit
+        dated &= np.abs(since) < FARTHEST_US * MICROSECOND_NS // unit
+        timed &= (lasting >= 0) & (lasting < FARTHEST_US)
+        good: np.ndarray = dated & timed
         self._left_out["without a time that can be"] += int((~dated).sum())
         self._left_out["without a duration that can be"] += int((dated & ~timed).sum())
-        since = [start - base if ok else 0 for start, ok in zip(starts, near, strict=True)]
-        lasting = [d if ok else 0 for d, ok in zip(durations, timed, strict=True)]
-        start_ns = np.rint(np.array(since) * unit).astype(np.int64)
-        return start_ns, start_ns + np.rint(np.array(lasting) * 1000.0).astype(np.int64), good
+        since[~good] = lasting[~good] = 0
+        start_ns = _whole_ns(since, unit)
+        return start_ns, start_ns + _whole_ns(lasting, MICROSECOND_NS), good
 
     def _paired(self) -> list[_Event]:
         """Begin and end events as whole ones; what was never ended is left out."""
@@ -399,13 +416,51 @@ class _Reading:
         return Lane("", f"process {pid}, {name}" if several else name)
 
 
+_PHASE, _TIME = attrgetter("ph"), attrgetter("ts")
+_KEY = attrgetter("cat", "name", "pid", "tid")
+_NO_ARGS = _Args()
+_DETAILS = tuple(map(attrgetter, ("step_num", "tf_op", "name", "detail")))
+
+
+def _is_late(events: list[_Event]) -> bool:
+    return any(type(event.ts) is float and event.ts > EXACT_US for event in events)
+
+
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
 _ON_DEVICE = {*DEVICE_KINDS, "device_mark"}
 
 
-def _link(args: _Args) -> int:
-    given = args.correlation if args.correlation is not None else args.correlation_id
-    return NO_LINK if given is None else _whole(given, NO_LINK)
+def _numbers(values: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers as an array, and which of them are any; the others are 0."""
+    import numpy as np
+
+    array = np.array(values)
+    if array.dtype.kind not in "if":
+        array = np.array(
+            [v if isinstance(v, int | float) and abs(v) < LARGEST else 0 for v in values]
+        )
+        return array, np.array([isinstance(v, int | float) and abs(v) < LARGEST for v in values])
+    return array, np.isfinite(array)
+
+
+def _whole_ns(values: np.ndarray, unit: int) -> np.ndarray:
+    import numpy as np
+
+    if values.dtype.kind == "i":
+        return values.astype(np.int64) * unit
+    rounded: np.ndarray = np.rint(values * unit).astype(np.int64)
+    return rounded
+
+
+def _whole_numbers(values: list[Id], otherwise: int) -> np.ndarray:
+    """Whole numbers, also those written as text; `otherwise` for all else."""
+    import numpy as np
+
+    if set(map(type, values)) <= {int, type(None)}:
+        known = [otherwise if value is None else value for value in values]
+        if all(-LARGEST < value < LARGEST for value in (min(known), max(known))):  # type: ignore
+            return np.array(known, np.int64)
+    return np.array([_whole(value, otherwise) for value in values], np.int64)
 
 
 def _whole(value: Id, otherwise: int) -> int:
@@ -413,14 +468,7 @@ def _whole(value: Id, otherwise: int) -> int:
         number = int(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return otherwise
-    return number if 0 <= number < 2**63 else otherwise
-
-
-def _detail(args: _Args) -> str:
-    for value in (args.step_num, args.shapes, args.tf_op, args.name, args.detail):
-        if value is not None:
-            return str(value)
-    return ""
+    return number if 0 <= number < LARGEST else otherwise
 
 
 def _nanoseconds(raw: Any) -> int | None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["is_waited_for", "launch_rows", "launches_of"]
 
 CALLS = ("runtime", "wait")
+SKEW_NS = 10_000
+"""So far the clocks of host and device may be apart."""
 
 
 def launch_rows(columns: Columns, work: np.ndarray) -> np.ndarray:
@@ -27,20 +29,18 @@ def launch_rows(columns: Columns, work: np.ndarray) -> np.ndarray:
     calls = np.flatnonzero(columns.of_kind(*CALLS) & (columns.link != NO_LINK))
     if not len(calls) or not len(rows):
         return np.full(len(rows), -1, dtype=np.int64)
-    # By link, then by time: rows are in order of time already, so a stable sort keeps it.
-    calls = calls[np.argsort(columns.link[calls], kind="stable")]
-    links, wanted = columns.link[calls], columns.link[rows]
-    first = np.searchsorted(links, wanted, side="left")
-    behind = np.searchsorted(links, wanted, side="right")
-    found = (behind > first) & (wanted != NO_LINK)
-    at = np.minimum(first, len(calls) - 1)
-    if (behind - first).max(initial=0) > 1:
-        repeated = np.flatnonzero(found & (behind - first > 1))
-        for row in repeated:
-            starts = columns.start_ns[calls[first[row] : behind[row]]]
-            before = int(np.searchsorted(starts, columns.start_ns[rows[row]], side="right"))
-            at[row] = first[row] + max(before - 1, 0)
-    return np.where(found, calls[at], -1)
+    # One key for link and time (rows are in order of time), so that one search finds the call.
+    _, code = np.unique(columns.link, return_inverse=True)
+    calls = calls[np.argsort(code[calls] * len(columns) + calls)]
+    keys = code[calls] * len(columns) + calls
+    last = np.searchsorted(columns.start_ns, columns.start_ns[rows] + SKEW_NS, side="right") - 1
+    before = np.searchsorted(keys, code[rows] * len(columns) + last, side="right") - 1
+    behind = np.minimum(before + 1, len(calls) - 1)
+    links = columns.link[rows]
+    known = links != NO_LINK
+    is_before = known & (before >= 0) & (columns.link[calls[np.maximum(before, 0)]] == links)
+    is_behind = known & (columns.link[calls[behind]] == links)
+    return np.where(is_before, calls[np.maximum(before, 0)], np.where(is_behind, calls[behind], -1))
 
 
 def launches_of(columns: Columns, work: np.ndarray) -> Launches | None:
