@@ -111,7 +111,7 @@ TRIALS: tuple[tuple[str, tuple[Work, ...]], ...] = (
     ),
     ("a collective alone", ((0, 40, "collective"), (40, 60, "kernel"), (70, 90, "collective"))),
     ("out of order, and not from 0", ((160, 190, "copy"), (100, 140, "kernel"))),
-    ("seconds", ((0.25, 0.75, "kernel"), (0.5, 1.125, "copy"), (1.5, 2.0, "kernel"))),
+    ("fractions of a second", ((0.25, 0.75, "kernel"), (0.5, 1.125, "copy"), (1.5, 2.0, "kernel"))),
 )
 
 
@@ -170,9 +170,9 @@ def _slip(got: Sequence[float], intervals: Sequence[Work]) -> str:
 # -- a training loop to be read from its trace -------------------------------------------------
 
 STEPS = 8
-STALL_S = 0.008
+STALL_S = 0.015
 INPUT = ("fetch", "decode", "augment")
-WARM_UP = 2
+WARM_UP, VALIDATIONS = 2, 40
 
 
 class Training:
@@ -243,7 +243,7 @@ class Training:
 
     def _validate(self, pictures: Any) -> None:
         with annotate("validate"), self._torch.no_grad():
-            for _ in range(24):
+            for _ in range(VALIDATIONS):
                 self._network(pictures)
 
 
@@ -299,7 +299,7 @@ def judge_findings(findings: Callable[[], Mapping[str, Any]]) -> str:
     if given["gap"] != gap.host:
         raise Wrong(
             f"gap: in the longest one, {units.seconds(gap.duration_s)} of step {gap.step}, the "
-            f"host was not in {given['gap']!r}: look at the first row of the stretches"
+            f"host was not in {given['gap']!r}: see the first row of the stretches"
         )
     slowest = max(trace.steps, key=lambda one: one.duration_s)
     if given["step"] != slowest.number:

@@ -56,6 +56,7 @@ LINE_ONLY = (AGAINST, STEPS, LIVE, PORT)
 def begin(shell: InteractiveShell, line: str, end: Callable[[], None], body: Body) -> Runs:
     """The one run of a cell, recorded."""
     __tracebackhide__ = True
+    from perfkit.devices.detect import devices_in_use
     from perfkit.measure.timeline import TimelineRecording
 
     asked, rest = options.parse(body.label, OPTIONS, line)
@@ -66,6 +67,7 @@ def begin(shell: InteractiveShell, line: str, end: Callable[[], None], body: Bod
         raise UsageError(
             f"{body.label}: {rest!r} is no option: write the code to record below the first line"
         )
+    devices_in_use(asked["backend"])
 
     def done(timeline: Timeline | None) -> None:
         end()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perfkit.timeline.columns import NO_LINK
-from perfkit.timeline.xspace import Events
+from perfkit.timeline.xevents import Events
 
 if TYPE_CHECKING:
     import numpy as np

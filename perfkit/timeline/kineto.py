@@ -6,8 +6,12 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["kind_of", "kind_of_copy", "step_number"]
+from perfkit.timeline.columns import KINDS
 
+__all__ = ["OWN", "kind_of", "kind_of_copy", "step_number"]
+
+OWN = "perfkit."
+"""Stands before the kind in a category of our own, where Kineto has none that tells it."""
 _KINDS = {
     "kernel": "kernel",
     "concurrent_kernel": "kernel",
@@ -56,6 +60,8 @@ _COMPILED_RUN = re.compile(r"^Torch-Compiled Region|CompiledFunction|cudagraph",
 def kind_of(category: str, name: str) -> str | None:
     """The kind (of columns.KINDS) of an event; "" to leave it out; None: category not known."""
     category = category.lower().replace(" ", "_")
+    if category.removeprefix(OWN) in KINDS and category.startswith(OWN):
+        return category.removeprefix(OWN)
     if category in _COPIES:
         return kind_of_copy(name)
     if category in _ANNOTATIONS:

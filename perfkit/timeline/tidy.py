@@ -91,9 +91,28 @@ def _with_whole_compiles(columns: Columns) -> Columns:
         function = columns.names[columns.name[call]].removeprefix(JITTED).removesuffix(")")
         columns.name[whole] = names.setdefault(f"compile {function}", len(names))
     columns.names = tuple(names)
-    parts = columns.of_kind("compile")
-    parts[outermost(columns, "compile")] = False
-    return columns.where(~parts)
+    return columns.where(~_parts_of_compiles(columns))
+
+
+def _parts_of_compiles(columns: Columns) -> np.ndarray:
+    """What lies in a compilation: others, and passes of the compiler, which look like annotations
+    where it runs on the thread that asked for it.
+    """
+    import numpy as np
+
+    found = columns.of_kind("compile", "annotation")
+    whole = outermost(columns, "compile")
+    for lane in np.unique(columns.lane[found]):
+        own, rows = (
+            whole[columns.lane[whole] == lane],
+            np.flatnonzero(found & (columns.lane == lane)),
+        )
+        at = np.searchsorted(columns.start_ns[own], columns.start_ns[rows], side="right") - 1
+        inside = at >= 0
+        inside[inside] = columns.end_ns[own[at[inside]]] >= columns.end_ns[rows[inside]]
+        found[rows[~inside]] = False
+    found[whole] = False
+    return found
 
 
 def _with_programs(columns: Columns) -> Columns:

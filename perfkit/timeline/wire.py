@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Damaged", "Fields", "Part", "Wire", "fields", "varint"]
+__all__ = [
+    "FIXED32",
+    "FIXED64",
+    "PART",
+    "VARINT",
+    "Damaged",
+    "Fields",
+    "Part",
+    "Wire",
+    "fields",
+    "varint",
+]
 
 VARINT, FIXED64, PART, FIXED32 = 0, 1, 2, 5
 MOST_FIELDS = 4096
@@ -158,12 +169,10 @@ class Wire:
         """Eight bytes from each position on; zeros behind the end."""
         import numpy as np
 
-        if not len(at) or at.max() <= self._last:
-            return self._words[at]
         inside = np.minimum(at, self._last)
-        beyond = np.minimum(at - inside, 8)
-        word = self._words[inside]
-        # A shift by all 64 bits is not defined.
-        word >>= (8 * np.minimum(beyond, 7)).astype("u8")
-        word[beyond == 8] = 0
+        word: np.ndarray = self._words[inside]
+        if len(at) and at.max() > self._last:
+            beyond = np.minimum(at - inside, 8)
+            word >>= (8 * np.minimum(beyond, 7)).astype("u8")
+            word[beyond == 8] = 0  # a shift by all 64 bits is not defined
         return word

@@ -60,7 +60,7 @@ _NOISE = re.compile(
 _OPERATION = re.compile(r"[a-z][\w.-]*$")
 _DISPATCH = {"H2D Dispatch": "h2d", "D2H Dispatch": "d2h"}
 _DRIVER = re.compile(r"(?:cu|hip)[A-Z]")
-_LIBRARY = re.compile(r"[A-Z]\w*(?:<.*>)?::|(?:xla|tsl|tpu|pjrt|mlir|torch_xla)::|\[\d+\] ")
+_LIBRARY = re.compile(r"[A-Z]\w*(?:<.*>)?::|(?:xla|tsl|tpu|pjrt|torch_xla)::|\[\d+\] ")
 _COMPILE = re.compile(
     r"backend_compile|lower_sharding_computation|trace_to_jaxpr|XlaCompile|compile_or_get_cached"
     r"|\w*Client::Compile|CompileAndLoad|\w*Compiler::|JitCompiler|ThunkEmitter::|Codegen$"

@@ -13,7 +13,8 @@ from perfkit.timeline.columns import DEVICE_KINDS, KINDS, NO_BYTES, NO_LINK, Col
 from perfkit.timeline.hlo import Operation, operations
 from perfkit.timeline.tidy import tidied
 from perfkit.timeline.wire import Damaged, Part, Wire
-from perfkit.timeline.xspace import Events, Plane, events_of, planes_of
+from perfkit.timeline.xevents import Events, events_of
+from perfkit.timeline.xspace import Plane, planes_of
 from perfkit.units import count
 
 if TYPE_CHECKING:

@@ -226,7 +226,7 @@ def test_interval_tells_its_figures(shown):
         shown.press("w")
     shown.canvas.focus()
     middle = sum(shown.range()) / 2
-    shown.click_at(middle - middle % 20_000 + 2_000, 33)
+    shown.click_at(middle - middle % 20_000 + 20_000, 33)
     shown.panel.get_by_text("launched by").wait_for()
     said = shown.panel.inner_text()
     assert "void ns::gemm<float, 4, ns::Array<char*, 3> >(int, float const*)" in said
@@ -289,6 +289,13 @@ def test_report_stays_without_kernel(notebook, lab, chromium):
     shutil.copy(notebook.file, lab.folder / "timeline_again.ipynb")
     assert "widgets" not in json.loads(notebook.file.read_text())["metadata"]
     reopened = open_without_kernel(chromium, lab, "timeline_again.ipynb")
+    reopened.page.wait_for_timeout(3000)
+    print(
+        reopened.page.locator(f"{PANEL} .jp-OutputArea").last.evaluate(
+            "e => e.innerHTML.slice(0, 3000)"
+        )
+    )
+    reopened.page.screenshot(path=SHOTS / "x.png")
     static = reopened.report("show")
     static.wait_for()
     static.screenshot(path=SHOTS / "timeline-without-kernel.png")
