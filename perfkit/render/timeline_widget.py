@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["TimelineWidget"]
 
 STATIC = Path(__file__).parent / "static"
+STILL = {
+    "text/plain": "(the timeline to zoom and to search needs the kernel that made it)",
+    "text/html": "<div>The timeline to zoom and to search needs the kernel that made it.</div>",
+}
 LONGEST = 400
 """Characters of a name that are sent."""
 DARK = {"wait", "step", "kernel", "compile", "device", "python", "annotation", "memset", "d2d"}
@@ -31,8 +35,11 @@ DARK = {"wait", "step", "kernel", "compile", "device", "python", "annotation", "
 
 
 class TimelineWidget(anywidget.AnyWidget):
-    """Intervals on a canvas: zoom, search, click a gap to see its cause. Where there is no kernel,
-    the report's own HTML or text is shown in its place.
+    """Intervals on a canvas: zoom, search, click a gap to see its cause.
+
+    Its HTML and text are those of the report, for readers without the kernel. JupyterLab shows them
+    only in a notebook that it does not trust: show the report beside it, and say so by
+    `alone=False`.
     """
 
     _esm = STATIC / "timeline.js"
@@ -44,8 +51,8 @@ class TimelineWidget(anywidget.AnyWidget):
     name = traitlets.Bytes().tag(sync=True)
     words = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, columns: Columns, report: TimelineReport) -> None:
-        self._columns, self._report = columns, report
+    def __init__(self, columns: Columns, report: TimelineReport, *, alone: bool = True) -> None:
+        self._columns, self._report, self._alone = columns, report, alone
         self._calls: np.ndarray | None = None
         lanes, codes = _lanes(columns)
         super().__init__(
@@ -67,7 +74,8 @@ class TimelineWidget(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         shown = super()._repr_mimebundle_(**kwargs)
         data, metadata = shown or ({}, {})
-        return {**data, **timeline.bundle(self._report)}, metadata
+        still = timeline.bundle(self._report) if self._alone else STILL
+        return {**data, **still}, metadata
 
     def _answer(self, _: Any, asked: Any, buffers: Any) -> None:
         """Say of one interval what was not sent with all of them."""

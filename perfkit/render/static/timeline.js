@@ -26,9 +26,10 @@ function capacity(bytes) {
   return `${power ? digits(bytes / 1024 ** power) : bytes} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
+/** A point of time, told apart from one that is `step` away with three decimals at most. */
 function instant(ns, step) {
-  const [scale, unit] = UNITS.find(([one]) => step >= 0.9995 * one) ?? UNITS[3];
-  const places = Math.max(0, Math.min(3, -Math.floor(Math.log10(step / scale))));
+  const [scale, unit] = UNITS.find(([one]) => step >= 0.9995e-3 * one) ?? UNITS[3];
+  const places = Math.max(0, Math.min(3, -Math.floor(Math.log10(step / scale) + 1e-9)));
   return `${(ns / scale).toLocaleString("en", {
     minimumFractionDigits: places, maximumFractionDigits: places,
   })} ${unit}`;
@@ -38,6 +39,12 @@ const percent = (part) => (part < 0.0995 ? (100 * part).toFixed(1) : Math.round(
 
 const cut = (text, most) =>
   text.length <= most ? text : text.slice(0, most * 0.6) + "…" + text.slice(-most * 0.4 + 1);
+
+/** A kernel's own name: C++ without namespaces, type and arguments. */
+const bare = (name) =>
+  /^void |</.test(name)
+    ? name.replace(/(\(anonymous namespace\)|\w+)::/g, "").replace(/^void /, "").replace(/\((?!.*>).*\)$/, "")
+    : name;
 
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -339,7 +346,7 @@ class Timeline {
     const inside = Math.max(from, 0), room = Math.floor((to - inside - 8 * ratio) / this.letter);
     if (room >= 3 && high >= 11 * ratio) {
       this.use(kind.ink, this.match && !found ? 0.5 : 1);
-      pen.fillText(cut(data.names[data.name[row]], room), inside + 4 * ratio, y + high / 2 + ratio / 2);
+      pen.fillText(cut(bare(data.names[data.name[row]]), room), inside + 4 * ratio, y + high / 2 + ratio / 2);
     }
   }
 
@@ -440,7 +447,8 @@ class Timeline {
       if (!isAxis) continue;
       pen.globalAlpha = 1;
       const text = instant(at, step), wide = pen.measureText(text).width;
-      pen.fillText(text, Math.max(0, Math.min(x - wide / 2, this.width - wide)), 8 * ratio);
+      const inside = this.width - wide - 4 * ratio;
+      pen.fillText(text, Math.max(4 * ratio, Math.min(x - wide / 2, inside)), 8 * ratio);
     }
     pen.globalAlpha = 1;
   }
@@ -623,7 +631,7 @@ class Timeline {
       ["kind", data.kinds[data.kind[row]].word],
       ["lane", lane.device ? `${lane.device}, ${lane.name}` : lane.name],
     ];
-    if (more?.nbytes >= 0) {
+    if (Number.isInteger(more?.nbytes)) {
       const rate = lasts ? `, ${digits(more.nbytes / lasts)} GB/s` : "";
       facts.push(["bytes", capacity(more.nbytes) + rate]);
     }
@@ -634,9 +642,8 @@ class Timeline {
   explain() {
     const parts = [], {data} = this, {row, gap, idle} = this.chosen ?? {};
     const list = (facts) =>
-      element("dl", {}, ...facts.flatMap(([name, text]) => [
-        element("dt", {textContent: name}), element("dd", {textContent: text}),
-      ]));
+      element("dl", {}, ...facts.map(([name, text]) =>
+        element("div", {}, element("dt", {textContent: name}), element("dd", {textContent: text}))));
     const title = (textContent) => element("div", {className: "title", textContent});
     const step = Math.max(1, (this.range[1] - this.range[0]) / 1e4);
     if (row !== undefined) {
@@ -786,6 +793,7 @@ class Timeline {
 
   onDown(event) {
     if (event.button) return;
+    this.hideTip();
     this.canvas.focus({preventScroll: true});
     this.canvas.setPointerCapture(event.pointerId);
     this.pointers.set(event.pointerId, {x: event.offsetX, y: event.offsetY});
