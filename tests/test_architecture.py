@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "ranks": GROUND | {"system"},
     "tiers": GROUND | {"system", "devices", "measure", "ranks", "ledger"},
     "ledger": GROUND,
-    "render": GROUND | {"models"},
+    "render": GROUND | {"models", "timeline"},
 }
 BELOW = set(MAY_IMPORT)
 MAY_IMPORT |= {"lessons": BELOW, "magics": BELOW, "cli": BELOW}

@@ -6,6 +6,7 @@ training that runs in another thread, or with --port in another process.
 
 from __future__ import annotations
 
+import io
 import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -81,11 +82,24 @@ def run(shell: InteractiveShell, line: str) -> None:
     """A trace file, or what runs now."""
     __tracebackhide__ = True
     asked, rest = options.parse("%timeline", OPTIONS, line)
-    try:
-        paths = shlex.split(rest, comments=True)
-    except ValueError as error:
-        raise UsageError(f"%timeline: {rest!r}: {error}: quote a path with blanks") from None
+    paths = []
+    while rest:
+        path, rest = _first_word(rest)
+        paths.append(path)
+        more, rest = options.parse("%timeline", OPTIONS, rest)
+        asked |= {name: value for name, value in more.items() if value not in (None, False)}
     _deliver(shell, _timeline(paths, asked), asked)
+
+
+def _first_word(text: str) -> tuple[str, str]:
+    """The first word, quotes taken off, and what stands behind it."""
+    stream = io.StringIO(text)
+    words = shlex.shlex(stream, posix=True)
+    words.whitespace_split, words.commenters = True, ""
+    try:
+        return words.get_token() or "", stream.read()
+    except ValueError as error:
+        raise UsageError(f"%timeline: {text!r}: {error}: quote a path with blanks") from None
 
 
 def _timeline(paths: list[str], asked: dict[str, Any]) -> Timeline:

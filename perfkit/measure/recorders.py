@@ -125,7 +125,9 @@ def _of_trace(seen: Seen, device: str) -> Recorded:
         notes = [f"{device} worked, but {NO_KERNELS}"]
     else:
         notes = [f"{device}: {seen.reason}"] if seen.untimed and seen.reason else []
-    events = () if seen.bracketed else _events(seen, device)
+    # Without work a wait is no more than our own drain.
+    has_work = bool(seen.intervals) and not seen.bracketed
+    events = _events(seen, device) if has_work else ()
     return Recorded(Columns.of(events, source=device), OWN_LANE, tuple(notes))
 
 

@@ -111,9 +111,9 @@ def _verdict(device: DeviceTimeline) -> str:
         f"{shorten(device.name, MOST_NAME)} was busy {units.share(device.duty_cycle)} of "
         f"{units.seconds(device.span_s)}"
     )
-    if device.duty_cycle > ENOUGH or not device.causes:
+    if device.duty_cycle > ENOUGH:
         return f"{busy}: no idle time to speak of"
-    return f"{busy}; {_why(device)}"
+    return f"{busy}; {_why(device)}" if device.causes else busy
 
 
 def _why(device: DeviceTimeline) -> str:

@@ -35,6 +35,8 @@ WORDS = {
     "other": "other",
 }
 """Kinds in words, in the order of the legend."""
+TOUCHING = ("step", "annotation")
+"""Kinds whose bars follow one another without a break: a hairline tells them apart."""
 IDLE = "#d55e00"
 VISIBLE = 0.01
 """A gap of this share of the picture is marked, and has its number in the table of gaps below."""
@@ -80,12 +82,15 @@ def figure(report: TimelineReport) -> Any:
     for place, picture in enumerate(report.picture):
         for kind in sorted({bar[2] for bar in picture.bars}):
             spans = [(b[0] / scale, (b[1] - b[0]) / scale) for b in picture.bars if b[2] == kind]
-            axes.broken_barh(spans, (place - 0.4, 0.8), facecolors=_colour(kind), label=_said(kind))
-        if picture.device:
-            idle = [(g.start_s / scale, g.duration_s / scale) for g in gaps.get(picture.device, [])]
-            axes.broken_barh(
-                idle, (place - 0.4, 0.8), facecolors="none", edgecolors=IDLE, hatch="////", lw=0
-            )
+            # An outline keeps short bars visible, and tells apart those that touch.
+            outline = "white" if kind in TOUCHING else _colour(kind)
+            style = {"facecolors": _colour(kind), "edgecolors": outline, "linewidths": 0.3}
+            axes.broken_barh(spans, (place - 0.4, 0.8), label=_said(kind), **style)
+        idle = gaps.get(picture.device, []) if picture.device else []
+        if idle:
+            spans = [(gap.start_s / scale, gap.duration_s / scale) for gap in idle]
+            style = {"facecolors": "none", "edgecolors": IDLE, "linewidths": 0.3}
+            axes.broken_barh(spans, (place - 0.4, 0.8), hatch="////", label="idle", **style)
     axes.set_yticks(range(len(report.picture)), [_name(picture) for picture in report.picture])
     axes.invert_yaxis()
     axes.set_xlim(0, end_s / scale)
@@ -129,8 +134,7 @@ def _svg(picture: Picture, gaps: Sequence[Gap], scale: float) -> str:
     starts = [*(bar[0] * scale for bar in picture.bars[1:]), float("inf")]
     for bar, following in zip(picture.bars, starts, strict=True):
         x, width = bar[0] * scale, (bar[1] - bar[0]) * scale
-        if bar[2] in ("step", "annotation"):
-            # They follow one another without a break: a hairline tells them apart.
+        if bar[2] in TOUCHING:
             width -= min(1.5 * LEAST, 0.3 * width)
         # A short bar is widened to be seen, but only where that makes no crowd look busy.
         width = max(width, min(LEAST, 0.1 * (following - x)))

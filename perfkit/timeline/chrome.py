@@ -19,6 +19,7 @@ import msgspec
 from perfkit.errors import UsageError
 from perfkit.timeline import kineto, xla
 from perfkit.timeline.columns import DEVICE_KINDS, KINDS, NO_BYTES, NO_LINK, Columns, Lane
+from perfkit.timeline.tidy import tidied
 from perfkit.units import count
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ MICROSECOND_NS = 1000
 LARGEST = 2**62
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_HALF_LETTER = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 _NOT_JSON = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
 
 Number = int | float | None
@@ -53,6 +58,7 @@ class _Args(msgspec.Struct, gc=False):
     step_num: Id = None
     name: Id = None
     tf_op: Id = None
+    hlo_op: Id = None
     detail: Id = None
 
 
@@ -111,7 +117,8 @@ class _Reading:
     def __init__(self, where: str) -> None:
         self._where = where
         self._is_list = False
-        self._exact = False
+        self._in_vain = 0
+        self._exact = self._is_xla = False
         self._base_ns = 0
         self._base_us: int | None = None
         self._parts: dict[str, list[np.ndarray]] = {}
@@ -150,6 +157,8 @@ class _Reading:
         """Decode the events of a list that is not closed, but the last, which may go on; the list
         that is left.
         """
+        if len(text) < 2 * self._in_vain:
+            return text
         for window in WINDOWS:
             begin = max(0, len(text) - window)
             borders = [match.start() for match in _BETWEEN.finditer(text, begin)][-TRIES:]
@@ -159,8 +168,11 @@ class _Reading:
                 events = self._events(memoryview(text)[: comma + 1])
                 if events is not None:
                     self._add(events)
+                    self._in_vain = 0
                     return bytearray(b"[") + text[comma + 1 :]
                 text[comma : comma + 1] = b","
+        # One long event: it is tried again when there is twice as much of it.
+        self._in_vain = len(text)
         return text
 
     def end(self, text: bytearray) -> None:
@@ -173,9 +185,11 @@ class _Reading:
         else:
             events = self._take_rest(b'{"traceEvents":' + text)
         if events is None:
+            is_whole = text.rstrip().endswith((b"}", b"]"))
+            how = "is damaged, its JSON is not valid" if is_whole else "ends in the middle"
             raise UsageError(
-                f"{self._where} ends in the middle: it was cut off when it was written or copied; "
-                "copy or record it again"
+                f"{self._where} {how}: something went wrong when it was written or copied; copy or "
+                "record it again"
             )
         self._add(events)
         self._add(self._paired())
@@ -188,7 +202,7 @@ class _Reading:
         except msgspec.ValidationError:
             raise self._is_no_trace() from None
         except msgspec.DecodeError:
-            cleaned = _NOT_JSON.sub(b"null", text)
+            cleaned = _cleaned(text)
             return None if cleaned == text else self._take_rest(cleaned)
         self._base_ns = int(document.baseTimeNanoseconds or 0) or self._base_ns
         return self._events(bytes(document.traceEvents))
@@ -205,9 +219,7 @@ class _Reading:
         except msgspec.ValidationError:
             pass
         except msgspec.DecodeError:
-            if not _NOT_JSON.search(text):
-                return None
-            text = _NOT_JSON.sub(b"null", text)
+            text = _cleaned(text)
         one = _LENIENT_EXACT if self._exact else _LENIENT
         events: list[_Event] = []
         try:
@@ -270,13 +282,14 @@ class _Reading:
             if not placing and (process is None or thread is None):
                 self._unplaced.append(event)
                 return 0
-            found = xla.classify(process or "", thread or "", event.name) or (None, "")
+            found = self._meaning_in_xla(event, process or "", thread or "")
         lane, kind = found
         place = 0
         if kind:
+            name = event.name if event.cat else xla.shown(event.name)
             place = len(self._meanings)
             lane_code = self._lanes.setdefault(lane, len(self._lanes))
-            name_code = self._names.setdefault(event.name, len(self._names))
+            name_code = self._names.setdefault(name, len(self._names))
             self._meanings.append((lane_code, _CODES[kind], name_code))
         self._places[key] = place
         return place
@@ -301,6 +314,17 @@ class _Reading:
             device = event.args.device if event.args else None
             self._devices[pid] = pid if device is None else device
         return (on_device, pid, tid), kind
+
+    def _meaning_in_xla(self, event: _Event, process: str, thread: str) -> tuple[Any, str]:
+        args = event.args or _NO_ARGS
+        found = xla.classify(process, thread, event.name, str(args.hlo_op or ""))
+        if found is None:
+            return None, ""
+        self._is_xla = True
+        lane, kind = found
+        if kind == "annotation" and args.step_num is not None:
+            kind = "step"
+        return (lane if lane.device else (False, event.pid, event.tid)), kind
 
     def _add_rows(self, rows: list[_Event], places: list[int]) -> None:
         import numpy as np
@@ -386,7 +410,7 @@ class _Reading:
         lanes = self._named_lanes()
         distinct = {lane: code for code, lane in enumerate(dict.fromkeys(lanes))}
         columns["lane"] = np.array([distinct[lane] for lane in lanes], np.int32)[columns["lane"]]
-        return Columns(
+        found = Columns(
             **columns,
             lanes=tuple(distinct),
             names=tuple(self._names),
@@ -395,6 +419,7 @@ class _Reading:
             origin_ns=self._base_ns + (self._base_us or 0) * MICROSECOND_NS,
             notes=[f"{count(n, 'event')} {why} left out" for why, n in self._left_out.items() if n],
         )
+        return tidied(found) if self._is_xla else found
 
     def _named_lanes(self) -> list[Lane]:
         processes = {key[1] for key in self._lanes if key[0] is False}
@@ -420,6 +445,14 @@ _PHASE, _TIME = attrgetter("ph"), attrgetter("ts")
 _KEY = attrgetter("cat", "name", "pid", "tid")
 _NO_ARGS = _Args()
 _DETAILS = tuple(map(attrgetter, ("step_num", "tf_op", "name", "detail")))
+
+
+def _cleaned(text: bytes | bytearray | memoryview) -> bytes:
+    """What writers put into JSON that JSON does not allow, made into what it does: NaN, and letters
+    that are cut in the middle.
+    """
+    letters = bytes(text).decode(errors="replace").encode()
+    return _HALF_LETTER.sub(rb"\\ufffd", _NOT_JSON.sub(b"null", letters))
 
 
 def _is_late(events: list[_Event]) -> bool:

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfkit.timeline.columns import DEVICE_KINDS, KINDS, NO_BYTES, NO_LINK, Columns, Lane
-from perfkit.timeline.kineto import kind_of
+from perfkit.timeline.kineto import OWN, kind_of
 from perfkit.timeline.launches import launch_rows
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ CATEGORIES = {
 """Kineto's categories. Some kinds it tells by the name as well; where the name does not say so, the
 category is our own: "perfkit.wait".
 """
-OWN = "perfkit."
 BESIDE = "Trace"
 """Kineto's category of what is no work: readers leave it out."""
 _PROCESS = re.compile(r"process (-?\d+), (.+)", re.DOTALL)

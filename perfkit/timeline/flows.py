@@ -56,11 +56,11 @@ def launched(
     by[known] = _around(events, calls, events.line[source], events.start_ns[source])
     run_id = numbers(events, "run_id")[work_rows]
     alone = -2 - np.arange(len(run_id))
-    runs = (numbers(events, "program_id")[work_rows], np.where(run_id == NOT_ONE, alone, run_id))
-    program, which = np.unique(np.stack(runs), axis=1, return_inverse=True)
-    which = which.ravel()
+    _, run_of = np.unique(np.where(run_id == NOT_ONE, alone, run_id), return_inverse=True)
+    _, program = np.unique(numbers(events, "program_id")[work_rows], return_inverse=True)
+    distinct, which = np.unique(program * (len(run_id) + 1) + run_of, return_inverse=True)
     order = np.argsort(-events.start_ns[work_rows], kind="stable")
-    first = np.full(program.shape[1], NOT_ONE)
+    first = np.full(len(distinct), NOT_ONE)
     first[which[order]] = order  # where an index repeats, the last value stays
     linked = first[by[first] != NOT_ONE]
     link[work_rows[linked]] = by[linked] + 1

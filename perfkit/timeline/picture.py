@@ -168,9 +168,9 @@ def _bars(
 
     unions = [Union(*merged(layer.start_ns, layer.end_ns)) for layer in layers]
     whole = unions[0] if len(unions) == 1 else _together(unions)
-    if not len(whole.start_ns):
-        return ()
     part_ns = np.diff(whole.until(edges_ns))
+    if not part_ns.any():
+        return ()
     own_ns = np.zeros((len(layers), len(part_ns)), dtype=np.int64)
     for own, union in zip(own_ns, unions, strict=True):
         own[:] = np.maximum(np.diff(union.until(edges_ns)) - own_ns.sum(axis=0), 0)

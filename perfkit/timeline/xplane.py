@@ -30,7 +30,7 @@ LEFT_OUT = -1
 FIRST_FLOW = 1 << 40
 """Links that we find have numbers behind those of the drivers."""
 TASK = "XLA task"
-"""What a thread of the processor did where the trace has no operations (JAX before 0.7)."""
+"""What a thread of the processor did where the trace has no operations (JAX 0.6)."""
 _AWAIT = re.compile(r"\w*Buffer::Await$")
 _ENDS = re.compile(r"kind_src:(\S+) kind_dst:(\S+)")
 _SIZE = re.compile(r"(?:size|num_bytes):(\d+)")
@@ -145,7 +145,7 @@ class _Reading:
 
         events = rows.events
         self.left_out["without a time that can be"] += int((~events.good).sum())
-        self.left_out["that are sums of several"] += int((events.good & ~events.whole).sum())
+        self.left_out["standing for several"] += int((events.good & ~events.whole).sum())
         lane, kind, name, detail = self._meanings(rows)
         link = _joined(rows, kind)
         marks = kind == KINDS.index("annotation")

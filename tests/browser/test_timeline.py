@@ -5,6 +5,7 @@ import shutil
 import pytest
 from browser.test_lesson import (
     CELLS,
+    CONTRASTS,
     ERRORS,
     HAS_RUN,
     PANEL,
@@ -276,13 +277,18 @@ def test_frames_are_fast(shown):
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
 def test_themes(shown, notebook, theme):
-    """In both themes the words on the canvas take the colour of the page's text."""
+    """In both themes all words can be read, those of the report too, and the canvas takes the
+    colour of the page's text.
+    """
     notebook.use_theme(f"JupyterLab {theme}")
     notebook.page.locator("#jupyterlab-splash").wait_for(state="detached")
     shown.press("g")
     shown.root.screenshot(path=SHOTS / f"timeline-gap-{theme.lower()}.png")
     shown.fit()
     shown.root.screenshot(path=SHOTS / f"timeline-{theme.lower()}.png")
+    texts = [*shown.root.evaluate(CONTRASTS), *notebook.report("show").evaluate(CONTRASTS)]
+    assert len(texts) > 100
+    assert [(text, round(ratio, 2)) for text, ratio in texts if ratio < 4.5] == []
     ink = shown.root.evaluate("root => getComputedStyle(root).color")
     numbers = [int(number) for number in re.findall(r"\d+", ink)[:3]]
     assert all(number > 150 for number in numbers) == (theme == "Dark")

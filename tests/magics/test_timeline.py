@@ -99,7 +99,7 @@ def test_file(trainer, trace):
 
 def test_file_against_and_steps(trainer, trace):
     """Two traces side by side, and some steps alone."""
-    trainer.run(f"%timeline -o t --steps 2:3 --against '{trace.name}' '{trace.name}'")
+    trainer.run(f"%timeline -o t '{trace.name}' --steps 2:3 --against '{trace.name}'  # so")
     assert trainer.value("len(t.steps)") == 2
     assert trainer.value("[t.report.against, t.report.selection]") == [
         "my trace.json",

@@ -219,6 +219,14 @@ def test_a_bad_event_is_left_out(field, value):
     assert columns.notes[0].startswith("1 event")
 
 
+@pytest.mark.parametrize("name", [b"a\\ud800b", b"\\udc00", b"caf\xc3", b"\xff\xfe"])
+def test_letters_cut_in_the_middle(name):
+    """A name whose last letter was cut, or is no UTF-8, does not cost the trace."""
+    text = text_of([event("NAME", 0, 5), event("k", 10, 5)]).replace(b"NAME", name)
+    columns = read_chrome([text], "t")
+    assert len(columns) == 2 and "\ufffd" in columns.names[0]
+
+
 def test_numbers_as_text():
     """Some writers put numbers into quotes."""
     events = [event("k", "12.5", "3", correlation="7", bytes="64")]
@@ -246,7 +254,7 @@ def test_all_times_may_be_huge():
         (b"[]", "holds no events"),
         (b"[1, 2, 3]", "holds no events"),
         (b'{"traceEvents": [{"ph": "X", "na', "ends in the middle"),
-        (b'{"traceEvents": [{"ph":"X","name":"k","cat":"kernel","ts":1,"dur":2}', "ends in the"),
+        (b'{"traceEvents": [{"ph":"X","name":"k","cat":"kernel","ts":1,"dur":2}', "is damaged"),
     ],
 )
 def test_what_is_no_trace(text, words):

@@ -26,10 +26,11 @@ function capacity(bytes) {
   return `${power ? digits(bytes / 1024 ** power) : bytes} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
-/** A point of time, told apart from one that is `step` away with three decimals at most. */
-function instant(ns, step) {
-  const [scale, unit] = UNITS.find(([one]) => step >= 0.9995e-3 * one) ?? UNITS[3];
-  const places = Math.max(0, Math.min(3, -Math.floor(Math.log10(step / scale) + 1e-9)));
+/** A point of time, in the unit and with the decimals of an axis of such steps, and some more. */
+function instant(ns, step, more = 0) {
+  const [scale, unit] = UNITS.find(([one]) => step >= 0.00995 * one) ?? UNITS[3];
+  // No nanosecond has decimals.
+  const places = scale === 1 ? 0 : Math.max(0, -Math.floor(Math.log10(step / scale) + 1e-9)) + more;
   return `${(ns / scale).toLocaleString("en", {
     minimumFractionDigits: places, maximumFractionDigits: places,
   })} ${unit}`;
@@ -40,11 +41,23 @@ const percent = (part) => (part < 0.0995 ? (100 * part).toFixed(1) : Math.round(
 const cut = (text, most) =>
   text.length <= most ? text : text.slice(0, most * 0.6) + "…" + text.slice(-most * 0.4 + 1);
 
+const bareNames = new Map();
+
 /** A kernel's own name: C++ without namespaces, type and arguments. */
-const bare = (name) =>
-  /^void |</.test(name)
-    ? name.replace(/(\(anonymous namespace\)|\w+)::/g, "").replace(/^void /, "").replace(/\((?!.*>).*\)$/, "")
-    : name;
+function bare(name) {
+  if (!/^void |</.test(name)) return name;
+  if (!bareNames.has(name)) bareNames.set(name, withoutArguments(
+    name.replace(/(\(anonymous namespace\)|\w+)::/g, "").replace(/^void /, "")));
+  return bareNames.get(name);
+}
+
+function withoutArguments(name) {
+  if (!name.endsWith(")")) return name;
+  let depth = 0, at = name.length;
+  do depth += {")": 1, "(": -1}[name[--at]] ?? 0;
+  while (depth && at > 0);
+  return at ? name.slice(0, at) : name;
+}
 
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -165,8 +178,8 @@ class Timeline {
     this.panel = element("div", {className: "panel"});
     this.panel.setAttribute("aria-live", "polite");
     const gapButtons = [
-      button("‹", "shorter gap before: previous", () => this.stepGap(-1)),
-      button("›", "next longest gap", () => this.stepGap(1)),
+      button("‹", "the next longer gap", () => this.stepGap(-1)),
+      button("›", "the next shorter gap", () => this.stepGap(1)),
     ];
     for (const one of gapButtons) one.disabled = !this.data.gaps.length;
     const bar = element("div", {className: "bar"},
@@ -207,7 +220,8 @@ class Timeline {
       return place;
     });
     this.height = y;
-    const corner = element("div", {className: "corner", textContent: `${this.data.start.length.toLocaleString("en")} intervals`});
+    const count = `${this.data.start.length.toLocaleString("en")} intervals`;
+    const corner = element("div", {className: "corner", textContent: count});
     this.labels.replaceChildren(corner, ...this.places.map((place, code) => this.label(place, code)));
     this.labels.style.height = `${AXIS + this.height}px`;
     this.draw();
@@ -286,7 +300,10 @@ class Timeline {
     const tall = place.shown * place.height;
     if (top > height || top + tall < AXIS) return;
     const {device, marks} = this.data.lanes[code];
-    if (device && !marks) this.paintGaps(device, top * ratio, tall * ratio);
+    if (device && !marks) {
+      const isFirst = this.data.lanes[code - 1]?.device !== device;
+      this.paintGaps(device, top * ratio, tall * ratio, isFirst);
+    }
     this.fill = this.alpha = null;
     for (let level = 0; level < place.shown; level++) {
       const track = this.data.tracks[code][level];
@@ -356,7 +373,8 @@ class Timeline {
     if (alpha !== this.alpha) this.pen.globalAlpha = this.alpha = alpha;
   }
 
-  paintGaps(device, y, high) {
+  /** The gaps of a device on one of its lanes; `isNamed`: with their causes. */
+  paintGaps(device, y, high, isNamed) {
     const {pen, ratio} = this;
     for (const gap of this.data.gaps) {
       if (gap.device !== device || gap.end < this.range[0] || gap.start > this.range[1]) continue;
@@ -369,7 +387,7 @@ class Timeline {
       pen.fillStyle = this.hatch();
       pen.fillRect(left, y, Math.max(right - left, 1), high);
       const room = Math.floor((right - left - 12 * ratio) / this.letter);
-      if (room >= 4) {
+      if (room >= 4 && isNamed) {
         pen.globalAlpha = 1;
         const text = cut(gap.host ? `${gap.cause}: ${gap.host}` : gap.cause, room);
         const wide = pen.measureText(text).width, x = (left + right - wide) / 2;
@@ -437,13 +455,15 @@ class Timeline {
 
   grid(isAxis) {
     const {pen, ratio, range} = this, lasts = range[1] - range[0];
-    const most = Math.max(2, this.width / ratio / 110), power = 10 ** Math.floor(Math.log10(lasts / most));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => lasts / one <= most) ?? 10 * power;
+    const most = Math.max(2, this.width / ratio / 110);
+    const power = 10 ** Math.floor(Math.log10(lasts / most));
+    const step = power * ([1, 2, 5].find((factor) => lasts / (factor * power) <= most) ?? 10);
     pen.fillStyle = this.ink;
     for (let at = Math.ceil(range[0] / step) * step; at <= range[1]; at += step) {
       const x = Math.round(this.x(at));
       pen.globalAlpha = isAxis ? 0.6 : 0.1;
-      pen.fillRect(x, isAxis ? 14 * ratio : 0, Math.max(1, Math.round(ratio * 0.5)), isAxis ? 8 * ratio : this.canvas.height);
+      const [top, high] = isAxis ? [14 * ratio, 8 * ratio] : [0, this.canvas.height];
+      pen.fillRect(x, top, Math.max(1, Math.round(ratio * 0.5)), high);
       if (!isAxis) continue;
       pen.globalAlpha = 1;
       const text = instant(at, step), wide = pen.measureText(text).width;
@@ -511,8 +531,9 @@ class Timeline {
     const exact = nearest(track, ns, 0);
     if (exact >= 0) return {row: exact};
     const {device, marks} = this.data.lanes[code];
-    const gap = marks ? null : this.data.gaps.find((g) => g.device === device && g.start <= ns && ns <= g.end);
-    if (device && gap) return {gap};
+    const isIn = (gap) => gap.device === device && gap.start <= ns && ns <= gap.end;
+    const gap = device && !marks && this.data.gaps.find(isIn);
+    if (gap) return {gap};
     const row = nearest(track, ns, near);
     if (row >= 0) return {row};
     return device && !marks ? {idle: this.idle(device, ns)} : {};
@@ -599,9 +620,10 @@ class Timeline {
   }
 
   tellCount() {
-    const all = this.matches.length.toLocaleString("en"), place = this.matches.indexOf(this.chosen?.row);
-    this.count.textContent =
-      !this.match ? "" : !this.matches.length ? "none" : place < 0 ? `${all} found` : `${(place + 1).toLocaleString("en")} of ${all}`;
+    const {match, matches} = this, all = matches.length.toLocaleString("en");
+    const place = matches.indexOf(this.chosen?.row) + 1;
+    const told = place ? `${place.toLocaleString("en")} of ${all}` : `${all} found`;
+    this.count.textContent = !match ? "" : matches.length ? told : "none";
   }
 
   // -- telling --------------------------------------------------------------------------------
@@ -643,12 +665,11 @@ class Timeline {
     const parts = [], {data} = this, {row, gap, idle} = this.chosen ?? {};
     const list = (facts) =>
       element("dl", {}, ...facts.map(([name, text]) =>
-        element("div", {}, element("dt", {textContent: name}), element("dd", {textContent: text}))));
+        element("div", {}, element("dt", {textContent: name}), " ", element("dd", {textContent: text}))));
     const title = (textContent) => element("div", {className: "title", textContent});
-    const step = Math.max(1, (this.range[1] - this.range[0]) / 1e4);
     if (row !== undefined) {
       const facts = this.facts(row), call = this.known.get(row)?.call ?? -1;
-      facts.splice(1, 0, ["begins", instant(data.start[row], step)]);
+      facts.splice(1, 0, ["begins", instant(data.start[row], (data.end[row] - data.start[row]) / 10, 2)]);
       if (call >= 0) {
         const late = Math.max(0, data.start[row] - data.start[call]);
         facts.push(["launched by", `${data.names[data.name[call]]}, ${lasting(late)} before it began`]);
@@ -660,9 +681,9 @@ class Timeline {
         element("div", {textContent: gap.meaning}),
         list([
           ["the host was in", gap.host || "not shown by the trace"],
-          ["between", `${gap.before} → ${gap.after}`],
+          ["between", `${cut(bare(gap.before), 60)} → ${cut(bare(gap.after), 60)}`],
           ...(gap.step === null ? [] : [["step", `${gap.step}`]]),
-          ["begins", instant(gap.start, step)],
+          ["begins", instant(gap.start, (gap.end - gap.start) / 10, 2)],
           ["of its idle time", percent(gap.share)],
         ]),
       );
@@ -694,7 +715,8 @@ class Timeline {
   fillTip({row, gap, idle}) {
     const {data} = this;
     const lines = gap
-      ? [`idle for ${lasting(gap.end - gap.start)}: ${gap.cause}`, gap.host && `the host was in ${cut(gap.host, 120)}`]
+      ? [`idle for ${lasting(gap.end - gap.start)}: ${gap.cause}`,
+          gap.host && `the host was in ${cut(gap.host, 120)}`]
       : idle
         ? [`idle for ${lasting(idle.end - idle.start)}`]
         : [cut(data.names[data.name[row]], 200), ...this.facts(row).map(([name, text]) =>
@@ -814,7 +836,8 @@ class Timeline {
     const other = [...this.pointers].find(([id]) => id !== event.pointerId)?.[1];
     if (other) {
       const apart = (one) => Math.max(8, Math.abs(one.x - other.x));
-      this.zoom(apart(before) / apart(now), this.range[0] + (((other.x + now.x) / 2) * this.ratio) / this.scale);
+      const middle = this.range[0] + (((other.x + now.x) / 2) * this.ratio) / this.scale;
+      this.zoom(apart(before) / apart(now), middle);
     } else {
       this.pan((before.x - now.x) / (this.width / this.ratio));
       if (event.pointerType !== "touch") this.scroll.scrollTop += before.y - now.y;
