@@ -125,11 +125,11 @@ def _deliver(shell: InteractiveShell, timeline: Timeline, asked: dict[str, Any])
     report = timeline.report
     if asked["save"]:
         timeline.save(asked["save"])
-    with_widget = asked["widget"] and not asked["quiet"]
-    deliver(shell, report, {**asked, "quiet": asked["quiet"] or with_widget})
+    deliver(shell, report, asked)
     if asked["output"]:
         shell.user_ns[asked["output"]] = timeline
-    if with_widget:
+    if asked["widget"] and not asked["quiet"]:
         from perfkit.render.timeline_widget import TimelineWidget
 
-        display(TimelineWidget(timeline.columns, report))
+        # The report stands by itself: a front end without a kernel shows no widget.
+        display(TimelineWidget(timeline.columns, report, alone=False))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from perfkit.devices.base import Call, Device, Seen
 from perfkit.measure.annotations import annotate
@@ -20,13 +20,20 @@ from perfkit.measure.compilations import compiled_shapes, with_shapes
 from perfkit.measure.profilers import ANCHOR, TORCH_FILE, jax_profile, torch_profile
 from perfkit.optional import loaded, require
 from perfkit.timeline.chrome import read_chrome
-from perfkit.timeline.columns import NO_BYTES, Columns, Event, Lane
+from perfkit.timeline.columns import DEVICE_KINDS, NO_BYTES, Columns, Event, Lane
 from perfkit.timeline.files import pieces
+from perfkit.timeline.launches import launch_rows
 from perfkit.timeline.xplane import read_xplane
 
-__all__ = ["OWN_LANE", "Recorded", "Recorder", "recorder_of", "torch_recorder"]
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["DRAIN", "OWN_LANE", "Recorded", "Recorder", "recorder_of", "torch_recorder"]
 
 OWN_LANE = Lane("", "thread main")
+DRAIN = "perfkit drain"
+CALLING = "calling thread"
+"""XLA runs small programs on the thread that calls them."""
 NO_KERNELS = (
     "its runtime does not tell when single kernels ran; where torch is imported, torch's profiler "
     "sees them"
@@ -100,12 +107,30 @@ def _anchor() -> int:
 
 
 def _anchored(columns: Columns, anchor_ns: int) -> Recorded:
-    """Columns on the clock that read `anchor_ns` at the anchor, which is left out."""
+    """Columns on the clock that read `anchor_ns` at the anchor, without it and the drain."""
     code = columns.names.index(ANCHOR)
     row = int((columns.name == code).argmax())
-    lane = columns.lanes[columns.lane[row]]
     columns.origin_ns = anchor_ns - int(columns.start_ns[row])
-    return Recorded(columns.where(columns.name != code), lane)
+    own = (columns.name == code) | _drained(columns, int(columns.lane[row]))
+    return Recorded(columns.where(~own), columns.lanes[columns.lane[row]])
+
+
+def _drained(columns: Columns, main: int) -> np.ndarray:
+    """What our drain did at the end: calls of the main thread, and the work that they gave."""
+    import numpy as np
+
+    nothing = np.zeros(len(columns), dtype=bool)
+    if DRAIN not in columns.names:
+        return nothing
+    begin_ns = columns.start_ns[columns.name == columns.names.index(DRAIN)][0]
+    late = columns.start_ns >= begin_ns
+    calls = late & (columns.lane == main)
+    work = late & columns.of_kind(*DEVICE_KINDS)
+    by = launch_rows(columns, work)
+    inline = columns.of_lanes(lane.name.startswith(CALLING) for lane in columns.lanes)
+    work[work] = np.where(by >= 0, calls[by], inline[work])
+    drained: np.ndarray = calls | work
+    return drained
 
 
 @contextmanager

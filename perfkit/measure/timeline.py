@@ -9,8 +9,15 @@ from contextlib import ExitStack, closing
 from perfkit.devices.base import Device
 from perfkit.devices.detect import devices_in_use
 from perfkit.errors import NotSupportedHere, UsageError
-from perfkit.measure.annotations import listening
-from perfkit.measure.recorders import OWN_LANE, Recorded, Recorder, recorder_of, torch_recorder
+from perfkit.measure.annotations import annotate, listening
+from perfkit.measure.recorders import (
+    DRAIN,
+    OWN_LANE,
+    Recorded,
+    Recorder,
+    recorder_of,
+    torch_recorder,
+)
 from perfkit.measure.whereabouts import Stretch, whereabouts
 from perfkit.records.base import keep_last
 from perfkit.system.facts import machine
@@ -71,17 +78,19 @@ class TimelineRecording:
         begun, stopped = False, "an error or an interrupt"
         try:
             devices, recorders = self._recorders()
+            for device in devices:
+                device.synchronize()
             with ExitStack() as stack:
                 recorded = [stack.enter_context(recorder()) for recorder in recorders]
-                stack.enter_context(listening(self._mark))
-                stretches = stack.enter_context(whereabouts())
                 begun = True
                 try:
-                    yield
+                    with listening(self._mark), whereabouts() as stretches:
+                        yield
                     stopped = ""
                 finally:
-                    for device in devices:
-                        device.synchronize()
+                    with annotate(DRAIN):
+                        for device in devices:
+                            device.synchronize()
         finally:
             try:
                 if begun:

@@ -14,7 +14,7 @@ from perfkit import units
 from perfkit.records.timing import Span
 from perfkit.render.theme import COLOURS, STYLE
 
-__all__ = ["lanes"]
+__all__ = ["axis", "lanes", "round_step", "row"]
 
 WIDTH, BAR = 1000, 16
 LEAST = 1.0
@@ -37,19 +37,20 @@ def lanes(spans: Sequence[Span], title: str) -> str:
     names = sorted({span.lane for span in spans}, key=lambda name: (name != "host", name))
     end_s = max(span.end_s for span in spans) or 1e-9
     rows = "".join(
-        _row(escape(name), _lane([s for s in spans if s.lane == name], end_s, name))
+        row(escape(name), _lane([s for s in spans if s.lane == name], end_s, name))
         for name in names
     )
     shown = {span.kind for span in spans if (span.end_s - span.start_s) * WIDTH > LEAST * end_s}
     legend = _legend([kind for kind in COLOURS if kind in shown])
     return (
         f'<table style="{STYLE["table"]};width:100%;font-size:12px"><tbody>{rows}'
-        f"{_row('', _axis(end_s, _round_step(end_s)))}{_row('', legend)}</tbody></table>"
+        f"{row('', axis(end_s, round_step(end_s)))}{row('', legend)}</tbody></table>"
         f'<div style="{STYLE["note"]};font-size:12px">{escape(title)}</div>'
     )
 
 
-def _row(label: str, content: str) -> str:
+def row(label: str, content: str) -> str:
+    """One row of a picture, as HTML: a label, and what stands beside it."""
     return (
         f'<tr style="background:none"><td style="{_LABEL}">{label}</td>'
         f'<td style="{_BARS}">{content}</td></tr>'
@@ -73,7 +74,7 @@ def _bar(span: Span, scale: float) -> str:
     return f'<rect x="{x:.2f}" y="0" width="{width:.2f}" height="{BAR}" fill="{colour}"/>'
 
 
-def _axis(end_s: float, step_s: float) -> str:
+def axis(end_s: float, step_s: float) -> str:
     """Ticks with their labels to the right, each as wide as a step, all in one unit."""
     share = 100 * step_s / end_s
     # A label that begins close to the right edge would be cut off.
@@ -88,7 +89,7 @@ def _axis(end_s: float, step_s: float) -> str:
     return f'<div style="display:flex;overflow:hidden">{spans}</div>'
 
 
-def _round_step(end_s: float) -> float:
+def round_step(end_s: float) -> float:
     """A step of 1, 2 or 5 times a power of ten that gives at most seven ticks."""
     power = 10.0 ** math.floor(math.log10(end_s))
     return next(power * f for f in (0.1, 0.2, 0.5, 1.0, 2.0) if end_s / (power * f) <= 6)

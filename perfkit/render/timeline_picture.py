@@ -10,7 +10,7 @@ from typing import Any
 from perfkit import optional, units
 from perfkit.records.timeline import Gap, Picture, TimelineReport
 from perfkit.render.grid import shorten
-from perfkit.render.svg import BAR, LEAST, WIDTH, _axis, _round_step, _row
+from perfkit.render.svg import BAR, LEAST, WIDTH, axis, round_step, row
 from perfkit.render.theme import COLOURS, STYLE
 from perfkit.render.timeline_tables import largest_gaps
 
@@ -56,14 +56,14 @@ def html(report: TimelineReport) -> str:
     for picture, following in pairwise([*report.picture, None]):
         assert picture is not None
         own = gaps.get(picture.device, []) if picture.device else []
-        rows.append(_row(_label(picture), _svg(picture, own, WIDTH / end_s)))
+        rows.append(row(_label(picture), _svg(picture, own, WIDTH / end_s)))
         if own and (following is None or following.device != picture.device):
             numbered = [(numbers[id(gap)], gap) for gap in own if numbers[id(gap)] <= NUMBERED]
-            rows.append(_row("", _numbers(numbered, end_s)))
+            rows.append(row("", _numbers(numbered, end_s)))
     kinds = {bar[2] for picture in report.picture for bar in picture.bars}
     return (
         f'<table style="{STYLE["table"]};width:100%;font-size:12px"><tbody>{"".join(rows)}'
-        f"{_row('', _axis(end_s, _round_step(end_s)))}{_row('', _legend(kinds, bool(gaps)))}"
+        f"{row('', axis(end_s, round_step(end_s)))}{row('', _legend(kinds, bool(gaps)))}"
         "</tbody></table>"
     )
 

@@ -61,7 +61,7 @@ def largest_gaps(report: TimelineReport) -> list[tuple[str, Gap]]:
     """Gaps of all devices with their device, longest first; without devices, those between the
     host's operators.
     """
-    shown = report.devices or ([report.host] if report.host else [])
+    shown = _shown(report)
     found = [(device.name, gap) for device in shown for gap in device.gaps]
     return sorted(found, key=lambda pair: -pair[1].duration_s)
 
@@ -103,6 +103,11 @@ def _hidden(devices: Iterable[DeviceTimeline]) -> Iterator[str]:
                 f"{one.name}: {units.seconds(one.hidden_s)} of its copies and collectives "
                 "ran behind compute"
             )
+
+
+def _shown(report: TimelineReport) -> Sequence[DeviceTimeline]:
+    """The devices, or where there are none the host's operators."""
+    return report.devices or ((report.host,) if report.host else ())
 
 
 def _host(report: TimelineReport) -> Grid | None:
@@ -162,7 +167,7 @@ def _causes(report: TimelineReport) -> Grid:
     several = len(report.devices) > 1
     rows: list[Sequence[Cell | str]] = []
     said: set[str] = set()
-    for device in report.devices:
+    for device in _shown(report):
         shown = [row for row in device.causes if row.share >= SMALL_CAUSE][:MOST_CAUSES]
         named = [Cell(name=device.name)] if several else []
         for row in shown:
@@ -173,7 +178,8 @@ def _causes(report: TimelineReport) -> Grid:
         if rest:
             rows.append((*named, f"{len(rest)} more", "", *_idle(rest), ""))
     head = ("cause", "the host was in", " idle", " gaps", " of idle", "")
-    return Grid("idle time by cause", (*(["device"] if several else []), *head), rows)
+    what = "idle time" if report.devices else "time between operators"
+    return Grid(f"{what} by cause", (*(["device"] if several else []), *head), rows)
 
 
 def _idle(rows: Sequence[CauseShare]) -> Sequence[Cell | str]:
@@ -187,7 +193,7 @@ def _idle(rows: Sequence[CauseShare]) -> Sequence[Cell | str]:
 
 def _gaps(report: TimelineReport, most: int) -> Grid:
     gaps = largest_gaps(report)
-    count = sum(d.gap_count for d in report.devices or ([report.host] if report.host else []))
+    count = sum(d.gap_count for d in _shown(report))
     several, on_device = len(report.devices) > 1, bool(report.devices)
     steps = any(gap.step is not None for _, gap in gaps[:most])
     what = "gaps" if on_device else "stretches without an operator"

@@ -434,7 +434,8 @@ class _Reading:
         if on_device:
             device = self._devices[pid]
             word = "" if isinstance(device, str) and not device.isdigit() else "GPU "
-            return Lane(f"{word}{device}", f"stream {tid}")
+            own_name = isinstance(tid, str) and not tid.isdigit()
+            return Lane(f"{word}{device}", str(tid) if own_name else f"stream {tid}")
         name = (
             thread if str(tid) in thread else f"thread {tid}" + (f" ({thread})" if thread else "")
         )

@@ -16,6 +16,7 @@ from perfkit.timeline.gaps import find_gaps
 from perfkit.timeline.launches import is_waited_for, launches_of
 from perfkit.timeline.picture import picture_of
 from perfkit.timeline.steps import Marks, step_table, steps_in
+from perfkit.units import count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,7 +123,7 @@ def _selection(marks: Marks) -> str:
         return "the whole trace"
     first, last = marks.numbers[0], marks.numbers[-1]
     which = f": {first} to {last}" if first is not None and last is not None else ""
-    return f"the whole trace, {len(marks)} steps{which}"
+    return f"the whole trace, {count(len(marks), 'step')}{which}"
 
 
 def _quality(columns: Columns) -> Quality:

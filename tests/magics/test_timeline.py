@@ -108,12 +108,12 @@ def test_file_against_and_steps(trainer, trace):
     assert trainer.value("all(d.here == d.there for d in t.report.differences)")
 
 
-def test_widget_has_a_fallback(trainer):
-    """--widget shows the interactive view, with the static one inside for who has no kernel."""
+def test_widget(trainer):
+    """--widget adds the interactive view below the report, which stays."""
     cell = trainer.run("%%timeline --widget\ntrain(2)")
-    views = [m["content"]["data"] for m in cell.messages if m["msg_type"] == "display_data"]
-    (view,) = [v for v in views if "application/vnd.jupyter.widget-view+json" in v]
-    assert "busy" in view["text/plain"] and "load" in view["text/html"]
+    shown = [m["content"]["data"] for m in cell.messages if m["msg_type"] == "display_data"]
+    assert MIME in shown[0] and "load" in shown[0]["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in shown[1]
 
 
 def test_save(trainer):
