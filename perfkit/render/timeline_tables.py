@@ -164,10 +164,12 @@ def _change(row: Difference) -> str:
 
 
 def _causes(report: TimelineReport) -> Grid:
+    if not report.devices:
+        return _doings(report.host)
     several = len(report.devices) > 1
     rows: list[Sequence[Cell | str]] = []
     said: set[str] = set()
-    for device in _shown(report):
+    for device in report.devices:
         shown = [row for row in device.causes if row.share >= SMALL_CAUSE][:MOST_CAUSES]
         named = [Cell(name=device.name)] if several else []
         for row in shown:
@@ -178,8 +180,18 @@ def _causes(report: TimelineReport) -> Grid:
         if rest:
             rows.append((*named, f"{len(rest)} more", "", *_idle(rest), ""))
     head = ("cause", "the host was in", " idle", " gaps", " of idle", "")
-    what = "idle time" if report.devices else "time between operators"
-    return Grid(f"{what} by cause", (*(["device"] if several else []), *head), rows)
+    return Grid("idle time by cause", (*(["device"] if several else []), *head), rows)
+
+
+def _doings(host: DeviceTimeline | None) -> Grid:
+    """What the host did between its operators. It has no cause: nothing waited for it."""
+    by_name: dict[str, list[CauseShare]] = {}
+    for cause in host.causes if host else ():
+        by_name.setdefault(cause.host or "not shown", []).append(cause)
+    groups = sorted(by_name.items(), key=lambda item: -sum(row.idle_s for row in item[1]))
+    rows = [(Cell(name=name), *_idle(causes)) for name, causes in groups[:MOST_CAUSES]]
+    head = ("the host was in", " time", " stretches", " of it")
+    return Grid("time without an operator", head, rows)
 
 
 def _idle(rows: Sequence[CauseShare]) -> Sequence[Cell | str]:

@@ -33,6 +33,10 @@ QUICK_S, FULL_S = 2.5, 12.0
 SLICE_BYTES, LEAST_SLICE_BYTES = 2**23, 2**21
 USUAL_LAST_LEVEL = 2**25
 TO_LAST_LEVEL, MEMORY_SHARE = 4, 0.08
+QUICK_ARRAY_BYTES = 2**28
+"""In a quick run an array is no larger, also where the last level of the cache is the whole host's:
+to touch more takes longer than the run.
+"""
 # Arrays a power of two apart fall into the same sets of a cache: copy came to 0.4 of its speed.
 APART_BYTES = 2**20
 TURN_S, LEAST_TURN_S, LEAST_S = 0.07, 0.03, 0.12
@@ -77,6 +81,8 @@ def probe_bandwidth(
     end_s = time.perf_counter() + (budget_s or (QUICK_S if quick else FULL_S))
     last_level = last_levels_bytes(teams[-1])
     nbytes = _array_bytes(last_level)
+    if quick:
+        nbytes = min(nbytes, QUICK_ARRAY_BYTES)
     probes: list[TierProbe] = []
     for i, cpus in enumerate(teams):
         share_end_s = end_s - (len(teams) - i - 1) * (end_s - time.perf_counter()) / (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perfkit.errors import PerfkitError
 from perfkit.records.base import Quality, keep_last
-from perfkit.records.tiers import PlannedPath, Tier, TierPlan, TierProbe, TierTable
+from perfkit.records.tiers import PlannedPath, Target, Tier, TierPlan, TierProbe, TierTable
 from perfkit.system.facts import machine
 from perfkit.tiers import answers, rows
 from perfkit.tiers.bandwidth import probe_bandwidth
@@ -91,6 +91,15 @@ class TierSurvey:
         self._tick(words, min(1.0, (self._done_s + part * of_s) / total_s))
 
     def _memory(self) -> None:
+        def waits(seconds: float) -> None:
+            self._say(f"waiting for another probe of the memory: {seconds:.0f} s", 0.0, 0.0)
+
+        # Its arrays are a part of the memory that is free: several at once would have more.
+        with turn(Target(st_dev="memory"), waits) as waited_s:
+            self._waited_s += waited_s
+            self._memory_alone()
+
+    def _memory_alone(self) -> None:
         plan = self.plan
         half_s = plan.memory_s / 2
         found = probe_bandwidth(

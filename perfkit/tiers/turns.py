@@ -1,4 +1,4 @@
-"""One probe at a time on a file system: two at once would measure each other."""
+"""One probe at a time on a file system or the memory: two at once would measure each other."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _taken(fd: int, waiting: Callable[[float], None], most_s: float) -> float:
         waited_s = time.monotonic() - start_s
         if waited_s > most_s:
             raise NotSupportedHere(
-                f"another probe has held this file system for {waited_s:.0f} s: try again later"
+                f"another probe has been at work here for {waited_s:.0f} s: try again later"
             )
         waiting(waited_s)
         time.sleep(LOOK_S)

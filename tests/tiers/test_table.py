@@ -24,8 +24,10 @@ from perfkit.records.tiers import (
     TierProbe,
     TierTable,
 )
+from perfkit.system.caches import allowed_cpus, last_levels_bytes
 from perfkit.tiers import answers, rows
 from perfkit.tiers import table as room
+from perfkit.tiers.latency import LARGEST_BYTES
 from perfkit.tiers.plan import plan_tiers
 from perfkit.tiers.reference import NAME, reference_tiers
 from perfkit.tiers.table import TierSurvey
@@ -137,7 +139,10 @@ def test_figures_are_known_or_none(survey):
         figures = (tier.read_Bps, tier.write_Bps, tier.latency_s, tier.iops, tier.capacity_bytes)
         assert all(value is None or value > 0 for value in figures), tier
     assert table.tier("CPU memory").read_Bps > 1e8
-    assert 1e-9 < table.tier("CPU memory").latency_s < 1e-5
+    latency_s = table.tier("CPU memory").latency_s
+    # A cache that is larger than what a quick run walks through leaves the memory's unknown.
+    is_walked = (last_levels_bytes(sorted(allowed_cpus())) or 0) < LARGEST_BYTES
+    assert 1e-9 < latency_s < 1e-5 if is_walked else latency_s is None
 
 
 def test_page_cache_is_apart(survey):
