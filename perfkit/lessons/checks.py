@@ -19,6 +19,7 @@ _LESSONS = {
     "30": "perfkit.lessons.lines",
     "31": "perfkit.lessons.stopwatch",
     "32": "perfkit.lessons.traces",
+    "33": "perfkit.lessons.idle",
     "41": "perfkit.lessons.files",
 }
 """Lesson number and the module that holds its questions."""
