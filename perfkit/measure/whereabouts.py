@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from perfkit.measure.lines.targets import is_own
-from perfkit.measure.lines.ticks import ThreadTicks
+from perfkit.measure.lines.ticks import AlarmTicks, why_no_alarm
 
 __all__ = ["Stretch", "whereabouts"]
 
@@ -21,7 +21,8 @@ LONGEST_NAME = 60
 
 @contextmanager
 def whereabouts() -> Iterator[list[Stretch]]:
-    """Watch the calling thread meanwhile; the list is filled at the end.
+    """Watch the calling thread meanwhile; the list is filled at the end, and stays empty where the
+    alarm signal cannot be used: to walk a frame from another thread is not safe.
 
     Of a line, only what it calls outside the user's own code counts as its own.
     """
@@ -33,7 +34,11 @@ def whereabouts() -> Iterator[list[Stretch]]:
         if frame is not None:
             seen.append((time.perf_counter_ns(), frame.f_code.co_filename, frame.f_lineno))
 
-    ticks, stretches = ThreadTicks(), list[Stretch]()
+    stretches: list[Stretch] = []
+    if why_no_alarm():
+        yield stretches
+        return
+    ticks = AlarmTicks()
     ticks.start(look)
     try:
         yield stretches
