@@ -1,7 +1,8 @@
 """`%%timeline`: when a cell kept its device busy, where it waited, and for whom.
 
-`%timeline FILE` does the same for a trace that somebody recorded, `%timeline --live SECONDS` for a
-training that runs in another thread, or with --port in another process.
+`%timeline FILE` does the same for a trace that somebody recorded, and for the name of a record of
+%%gpu_time; `%timeline --live SECONDS` for a training that runs in another thread, or with --port
+in another process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.display import display
+from IPython.display import Image, display
 
 from perfkit.errors import UsageError
 from perfkit.magics import options
@@ -22,6 +23,7 @@ from perfkit.magics.show import deliver
 
 if TYPE_CHECKING:
     from perfkit.measure.timeline import Runs
+    from perfkit.records.timing import Timing
     from perfkit.timeline.trace import Timeline
 
 __all__ = ["NAME", "OPTIONS", "begin", "run"]
@@ -44,6 +46,7 @@ OPTIONS = (
     options.QUIET,
     options.NAME,
     options.BACKEND,
+    Option(("--figure",), "draw it as a picture of its own (PNG)"),
     Option(("--widget",), "zoom, search, and click a gap to see its cause"),
     Option(("--save",), "write a trace that Perfetto opens", options.text, "FILE"),
     AGAINST,
@@ -88,7 +91,15 @@ def run(shell: InteractiveShell, line: str) -> None:
         paths.append(path)
         more, rest = options.parse("%timeline", OPTIONS, rest)
         asked |= {name: value for name, value in more.items() if value not in (None, False)}
-    _deliver(shell, _timeline(paths, asked), asked)
+    _deliver(shell, _timeline([_source(shell, path) for path in paths], asked), asked)
+
+
+def _source(shell: InteractiveShell, word: str) -> str | Timing:
+    """A path, or the record of a %%gpu_time that has this name."""
+    from perfkit.records.timing import Timing
+
+    value = shell.user_ns.get(word)
+    return value if isinstance(value, Timing) else word
 
 
 def _first_word(text: str) -> tuple[str, str]:
@@ -102,7 +113,7 @@ def _first_word(text: str) -> tuple[str, str]:
         raise UsageError(f"%timeline: {text!r}: {error}: quote a path with blanks") from None
 
 
-def _timeline(paths: list[str], asked: dict[str, Any]) -> Timeline:
+def _timeline(paths: list[str | Timing], asked: dict[str, Any]) -> Timeline:
     from perfkit.timeline.trace import read_timeline
 
     if asked["live"] is not None:
@@ -128,6 +139,10 @@ def _deliver(shell: InteractiveShell, timeline: Timeline, asked: dict[str, Any])
     deliver(shell, report, asked)
     if asked["output"]:
         shell.user_ns[asked["output"]] = timeline
+    if asked["figure"] and not asked["quiet"]:
+        from perfkit.render.timeline_picture import png
+
+        display(Image(data=png(report)))
     if asked["widget"] and not asked["quiet"]:
         from perfkit.render.timeline_widget import TimelineWidget
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import pairwise
@@ -14,7 +15,7 @@ from perfkit.render.svg import BAR, LEAST, WIDTH, axis, round_step, row
 from perfkit.render.theme import COLOURS, STYLE
 from perfkit.render.timeline_tables import largest_gaps
 
-__all__ = ["WORDS", "figure", "html"]
+__all__ = ["WORDS", "figure", "html", "png"]
 
 WORDS = {
     "kernel": "kernel",
@@ -102,6 +103,13 @@ def figure(report: TimelineReport) -> Any:
             unique.values(), unique.keys(), loc="outside lower center", ncols=5, frameon=False
         )
     return made
+
+
+def png(report: TimelineReport) -> bytes:
+    """The figure as a PNG. Raises MissingDependency where matplotlib is not there."""
+    file = io.BytesIO()
+    figure(report).savefig(file, format="png", dpi=110)
+    return file.getvalue()
 
 
 def _end_s(report: TimelineReport) -> float:

@@ -10,12 +10,14 @@ from typing import Any
 from perfkit.errors import UsageError
 from perfkit.records.base import keep_last
 from perfkit.records.timeline import DeviceTimeline, Gap, Step, TimelineReport
+from perfkit.records.timing import Timing
 from perfkit.timeline.chrome import read_chrome
 from perfkit.timeline.columns import Columns
 from perfkit.timeline.export import chrome_json
 from perfkit.timeline.files import ahead, find_trace, is_xplane, pieces, whole
 from perfkit.timeline.judge import judge
 from perfkit.timeline.steps import steps_in
+from perfkit.timeline.timed import columns_of
 from perfkit.timeline.xplane import read_xplane
 
 __all__ = ["Timeline", "read_timeline"]
@@ -79,24 +81,28 @@ class Timeline:
 
 
 def read_timeline(
-    path: str | Path,
+    path: str | Path | Timing,
     *,
     against: str | Path | None = None,
     steps: tuple[int, int] | None = None,
 ) -> Timeline:
     """Read a trace and judge it: Chrome JSON of PyTorch's or JAX's profiler (.json, .json.gz), an
-    .xplane.pb, or a folder that holds such files, of which the newest is taken.
+    .xplane.pb, or a folder that holds such files, of which the newest is taken; or the record of a
+    `%%gpu_time`, whose last run it pictures.
 
     `against`: another trace, to see what changed. `steps`: (first, last) numbers of the steps to
     look at; what lies outside is left out. Raises UsageError in one line for what is no trace.
     """
     other = None if against is None else read_timeline(against, steps=steps).report
-    file = find_trace(path)
-    columns = _read(file)
+    if isinstance(path, Timing):
+        columns, label = columns_of(path), path.label
+    else:
+        file = find_trace(path)
+        columns, label = _read(file), file.name
     selection = ""
     if steps is not None:
-        columns, selection = _selected(columns, steps, str(path))
-    timeline = Timeline(columns, label=file.name, against=other, selection=selection)
+        columns, selection = _selected(columns, steps, label)
+    timeline = Timeline(columns, label=label, against=other, selection=selection)
     keep_last(timeline.report)
     return timeline
 

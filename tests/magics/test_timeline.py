@@ -177,3 +177,20 @@ def test_live_thread(trainer):
     trainer.run("going = False\nworker.join()")
     assert cell.status == "ok"
     assert trainer.value("len(t.steps) > 1 and t.devices[0].busy_s > 0")
+
+
+def test_timing_as_a_timeline(trainer):
+    """The record of a %%gpu_time, by its name, gives the timeline of its last run."""
+    trainer.run("%%gpu_time -q -o t1\nstream.launch(lambda: time.sleep(0.01), name='gemm')")
+    trainer.run("%timeline t1 -o t")
+    assert trainer.value("[k.name for k in t.report.kernels]") == ["gemm"]
+    assert trainer.value("abs(t.devices[0].busy_s - t1.device_busy_s) < 1e-6")
+    trainer.run("%%gpu_time -q -o t2\nx = 1")
+    assert "no picture of a run" in trainer.run("%timeline t2").usage_error
+
+
+def test_figure(trainer):
+    """--figure adds a PNG."""
+    cell = trainer.run("%%timeline --figure\ntrain(2)")
+    shown = [m["content"]["data"] for m in cell.messages if m["msg_type"] == "display_data"]
+    assert [data for data in shown if "image/png" in data]
