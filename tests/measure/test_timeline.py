@@ -1,6 +1,7 @@
 """The recorder on real runtimes: the thread device, PoCL, JAX and PyTorch."""
 
 import contextlib
+import subprocess
 import sys
 import tempfile
 import threading
@@ -70,6 +71,21 @@ def test_line_of_the_user_without_annotations(stream):
     (device,) = record_timeline(loop, backend="thread").devices
     assert device.causes[0].host.startswith("test_timeline.py(")
     assert "time.sleep(0.012)" in device.causes[0].host
+
+
+def test_first_recording_of_a_process():
+    """What is looked up once is looked up before the first alarm: nothing is printed on stderr."""
+    program = (
+        "import time, perfkit\n"
+        "def spin():\n"
+        "    end = time.perf_counter() + 0.3\n"
+        "    while time.perf_counter() < end: sum(range(1000))\n"
+        "perfkit.record_timeline(spin)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
 
 
 def test_opencl():
