@@ -94,7 +94,6 @@ class Seen(NamedTuple):
     """
 
     intervals: tuple[Interval, ...] = ()
-    calls: tuple[Call, ...] = ()
     waits: tuple[tuple[float, float], ...] = ()
     launches: int | None = 0
     untimed: int = 0
@@ -102,6 +101,7 @@ class Seen(NamedTuple):
     compiles: int = 0
     compile_s: float = 0.0
     bracketed: bool = False
+    calls: tuple[Call, ...] = ()
 
 
 class Trace:

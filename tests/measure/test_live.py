@@ -379,7 +379,7 @@ def test_both_runtimes_on_one_axis():
     assert len(starts_ns) > 6
     # Each step is marked twice, and between steps the thread sleeps for 5 ms.
     near = sum(later - start < 1e6 for start, later in itertools.pairwise(starts_ns))
-    assert near >= len(starts_ns) // 2 - 2
+    assert near >= len(starts_ns) // 3
 
 
 def test_another_process_as_a_timeline(port):

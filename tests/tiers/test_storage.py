@@ -154,11 +154,15 @@ def test_exception_at_any_step(tmpfs, step, error):
 
 
 PROBE = """
-import sys, threading
+import sys, threading, time
 from perfkit.tiers.storage import probe_reads
 try:
     probe_reads(sys.argv[1], budget_s=4.0, tick=lambda step: print(step, flush=True))
 except KeyboardInterrupt:
+    # A thread that has been told to end may need a moment on a busy machine.
+    end_s = time.monotonic() + 5
+    while threading.active_count() > 1 and time.monotonic() < end_s:
+        time.sleep(0.01)
     print("threads", threading.active_count(), flush=True)
 """
 
