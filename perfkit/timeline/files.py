@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from perfkit.errors import UsageError
 
-__all__ = ["ahead", "find_trace", "is_xplane", "pieces", "whole"]
+__all__ = ["find_trace", "is_xplane", "pieces", "whole"]
 
-PIECE, SMALL_PIECE = 4 * 2**20, 2**20
+PIECE = 2**20
+"""Larger ones fall out of the cache between reading, decoding and taking apart."""
 MOST_TEXT = 8 * 2**30
 MOST_XPLANE = 2 * 2**30
 _GZIP = b"\x1f\x8b"
@@ -57,22 +57,8 @@ def whole(path: Path) -> bytes:
     return b"".join(parts)
 
 
-def ahead(source: Iterator[bytes]) -> Iterator[bytes]:
-    """The same text in smaller pieces, read and unpacked by a thread while they are worked on.
-
-    The thread's pieces are large, since it waits for the interpreter after each; smaller ones stay
-    in the cache.
-    """
-    with ThreadPoolExecutor(1, thread_name_prefix="perfkit-read") as pool:
-        coming = pool.submit(next, source, b"")
-        while piece := coming.result():
-            coming = pool.submit(next, source, b"")
-            for begin in range(0, len(piece), SMALL_PIECE):
-                yield piece[begin : begin + SMALL_PIECE]
-
-
 def pieces(path: Path) -> Iterator[bytes]:
-    """The text of a file, some MiB at a time; gzip is told by its first bytes.
+    """The text of a file, a MiB at a time; gzip is told by its first bytes.
 
     Raises UsageError if it cannot be read, is cut off, or holds more than 8 GiB.
     """

@@ -14,7 +14,7 @@ from perfkit.records.timing import Timing
 from perfkit.timeline.chrome import read_chrome
 from perfkit.timeline.columns import Columns
 from perfkit.timeline.export import chrome_json
-from perfkit.timeline.files import ahead, find_trace, is_xplane, pieces, whole
+from perfkit.timeline.files import find_trace, is_xplane, pieces, whole
 from perfkit.timeline.judge import judge
 from perfkit.timeline.steps import steps_in
 from perfkit.timeline.timed import columns_of
@@ -110,7 +110,7 @@ def read_timeline(
 def _read(path: Path) -> Columns:
     if is_xplane(path):
         return read_xplane(whole(path), str(path))
-    return read_chrome(ahead(pieces(path)), str(path))
+    return read_chrome(pieces(path), str(path))
 
 
 def _selected(columns: Columns, steps: tuple[int, int], where: str) -> tuple[Columns, str]:
