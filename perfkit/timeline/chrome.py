@@ -330,14 +330,11 @@ class _Reading:
         import numpy as np
 
         start_ns, end_ns, good = self._times(rows)
-        lane, kind, name = np.array(self._meanings)[places].T
         args = [row.args or _NO_ARGS for row in rows]
         columns = {
             "start_ns": start_ns,
             "end_ns": end_ns,
-            "lane": lane.astype(np.int32),
-            "kind": kind.astype(np.int8),
-            "name": name.astype(np.int32),
+            "place": np.array(places, np.int32),
             "nbytes": _whole_numbers([a.bytes for a in args], NO_BYTES),
             "link": _whole_numbers(
                 [a.correlation_id if a.correlation is None else a.correlation for a in args],
@@ -407,11 +404,14 @@ class _Reading:
                 f"{self._where} holds no events: was the profiler on while the work ran?"
             )
         columns = {name: np.concatenate(parts) for name, parts in self._parts.items()}
+        lane, kind, name = np.array(self._meanings, np.int32)[columns.pop("place")].T
         lanes = self._named_lanes()
         distinct = {lane: code for code, lane in enumerate(dict.fromkeys(lanes))}
-        columns["lane"] = np.array([distinct[lane] for lane in lanes], np.int32)[columns["lane"]]
         found = Columns(
             **columns,
+            lane=np.array([distinct[own] for own in lanes], np.int32)[lane],
+            kind=kind.astype(np.int8),
+            name=name,
             lanes=tuple(distinct),
             names=tuple(self._names),
             details=tuple(self._details),
