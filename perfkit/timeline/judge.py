@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["judge"]
 
-NO_DEVICE = "this trace has no device events"
-
 
 def judge(
     columns: Columns,

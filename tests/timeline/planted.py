@@ -10,16 +10,10 @@ import random
 from collections import Counter
 from typing import NamedTuple
 
+from perfkit.records import timeline as records
 from perfkit.timeline.columns import DEVICE_KINDS, KINDS, NO_BYTES, NO_LINK, Columns, Event, Lane
 
-CAUSES = (
-    "host late",
-    "waiting on a stream",
-    "launch gap",
-    "data loading",
-    "compile",
-    "blocking copy",
-)
+CAUSES = tuple(cause for cause in records.CAUSES if cause != "unknown")
 US, MS = 1000, 1_000_000
 MAIN, BACKWARD, WATCHDOG, WORKER = 100, 101, 102, 103
 CATEGORIES = {
