@@ -18,6 +18,7 @@ from perfkit.system.limits import read_limits
 __all__ = [
     "Cache",
     "allowed_cpus",
+    "cpu_list",
     "last_levels_bytes",
     "one_cpu_per_core",
     "read_caches",
@@ -42,7 +43,7 @@ def read_caches(cpu: int, root: Path = Path("/")) -> tuple[Cache, ...]:
     for folder in (root / _CPUS / f"cpu{cpu}/cache").glob("index*"):
         level, size = read(folder / "level"), _size_bytes(read(folder / "size"))
         if level.isdigit() and size and read(folder / "type") != "Instruction":
-            sharers = _cpu_list(read(folder / "shared_cpu_list"))
+            sharers = cpu_list(read(folder / "shared_cpu_list"))
             found.append(Cache(int(level), size, sharers or frozenset({cpu})))
     return tuple(sorted(found, key=lambda cache: cache.level))
 
@@ -93,7 +94,7 @@ def _size_bytes(text: str) -> int | None:
     return int(digits) * _FACTOR.get(suffix, 1) if digits.isdigit() else None
 
 
-def _cpu_list(text: str) -> frozenset[int]:
+def cpu_list(text: str) -> frozenset[int]:
     """The kernel's list format: 0-3,8."""
     spans = re.findall(r"(\d+)(?:-(\d+))?", text)
     return frozenset(cpu for a, b in spans for cpu in range(int(a), int(b or a) + 1))

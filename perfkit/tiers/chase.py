@@ -2,8 +2,6 @@
 
 A hop of Python, or of NumPy, costs more than a hop to memory. So the walk is a few bytes of machine
 code; where the system lets nobody make code, libc's `tfind` walks a tree that was laid out by hand.
-
-Run as a program it tries its machine code and nothing else, so that a fault ends only a child.
 """
 
 from __future__ import annotations
@@ -12,12 +10,11 @@ import ctypes
 import mmap
 import platform
 import re
-import subprocess
-import sys
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from perfkit.system.native import tried
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +23,6 @@ __all__ = ["LINE_BYTES", "CodeWalk", "TreeWalk", "Walk", "anonymous_memory", "pa
 
 LINE_BYTES = 64
 UNROLLED = 16
-CHILD_TIMEOUT_S = 10.0
 
 # void *walk(void *at, long groups): sixteen dependent loads a turn, so that counting is hidden.
 _X86_64 = bytes.fromhex(
@@ -75,7 +71,7 @@ class CodeWalk:
     resolves_caches: ClassVar[bool] = True
 
     def __init__(self, lines: Any, order: Any) -> None:
-        self._code = _tried_code()
+        self._code = _checked_code()
         self._lines = lines  # what the code reads must live as long
         self._at = _chain(lines, order, word=0)
 
@@ -88,7 +84,7 @@ class CodeWalk:
     @classmethod
     def check(cls) -> None:
         """As Walk has it."""
-        _tried_code()
+        _checked_code()
 
 
 class TreeWalk:
@@ -179,27 +175,9 @@ def _pointer(text: ctypes.c_char_p) -> int:
     return ctypes.cast(text, ctypes.c_void_p).value or 0
 
 
-@lru_cache(maxsize=1)
-def _tried_code() -> Callable[[int, int], int]:
-    """The code, which a child process has walked first: a wrong byte, or a system that kills for
-    it, must not end this process. Raises OSError with the reason.
-    """
-    command = [sys.executable, "-I", "-S", __file__]
-    try:
-        child = subprocess.run(
-            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=CHILD_TIMEOUT_S
-        )
-    except subprocess.SubprocessError as error:
-        raise OSError(f"its trial did not end: {error}") from error
-    if child.returncode:
-        words = child.stderr.decode(errors="replace").strip().splitlines()
-        raise OSError(words[-1] if words else f"its trial ended with {child.returncode}")
-    return _checked_code()
-
-
 def _checked_code() -> Callable[[int, int], int]:
-    """The code, walked over a cycle whose end is known."""
-    walk = _load(CODE.get(platform.machine()))
+    """The code, walked over a cycle whose end is known. Raises OSError with the reason."""
+    walk = tried(CODE.get(platform.machine()))
     places = [5, 2, 7, 0, 3, 6, 1, 4, 8]
     cells = (ctypes.c_uint64 * len(places))()
     start = ctypes.addressof(cells)
@@ -209,24 +187,6 @@ def _checked_code() -> Callable[[int, int], int]:
         end = places[groups * UNROLLED % len(places)]
         if walk(start + 8 * places[0], groups) != start + 8 * end:
             raise OSError("the walk did not end where it must")
-    return walk
-
-
-def _load(code: bytes | None) -> Callable[[int, int], int]:
-    """Code to a function, in pages that are never writable and executable at once."""
-    if code is None or sys.maxsize < 2**32:
-        raise OSError(f"none is written for {platform.machine()}")
-    memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.write(code)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    libc = ctypes.CDLL(None, use_errno=True)
-    # The kernel brings the instruction cache up to date when the page becomes executable.
-    how = mmap.PROT_READ | mmap.PROT_EXEC
-    if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), how):
-        raise OSError(ctypes.get_errno(), "the system refuses executable memory")
-    kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64)
-    walk = kind(address)
-    walk.memory = memory  # type: ignore[attr-defined]  # lives as long as the function
     return walk
 
 
@@ -259,7 +219,3 @@ def _page_words(entry: str) -> str:
     if share >= 0.9:
         return "huge pages"
     return small if share <= 0.1 else f"{100 * share:.0f} % huge pages, the rest {small}"
-
-
-if __name__ == "__main__":
-    _checked_code()

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from perfkit.records.base import Quality
 from perfkit.records.tiers import Noise, Summary
 from perfkit.system.facts import machine
-from perfkit.system.files import read
-from perfkit.system.limits import control_groups, read_limits
-from perfkit.system.noise import RunQueueWait
+from perfkit.system.limits import read_limits, read_throttling
+from perfkit.system.noise import RunQueueWait, stalled_s
 
 __all__ = ["Samples", "Surroundings", "Team", "Watch", "origin"]
 
@@ -182,27 +181,9 @@ class Surroundings:
         )
 
     def _read(self) -> tuple[float | None, float | None, int | None]:
-        pressure = self._root / "proc/pressure"
-        return _stalled_s(pressure / "cpu"), _stalled_s(pressure / "io"), _throttled(self._root)
-
-
-def _stalled_s(path: Path) -> float | None:
-    """Seconds in which some task stood still for want of it."""
-    for line in read(path).splitlines():
-        if line.startswith("some") and line.rpartition("total=")[2].isdigit():
-            return int(line.rpartition("total=")[2]) * 1e-6
-    return None
-
-
-def _throttled(root: Path) -> int | None:
-    """How often the quotas of this process's groups have stopped it."""
-    counts = [
-        int(line.split()[1])
-        for group in control_groups(root)
-        for line in read(group / "cpu.stat").splitlines()
-        if line.startswith("nr_throttled ")
-    ]
-    return sum(counts) if counts else None
+        stops = read_throttling(self._root)
+        waits = (stalled_s(resource, self._root) for resource in ("cpu", "io"))
+        return next(waits), next(waits), stops and stops.throttled
 
 
 class Team:

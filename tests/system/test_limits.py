@@ -1,27 +1,17 @@
 """The limits of a process, read from made-up trees of /proc and /sys."""
 
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from perfkit.records.machine import Limits
-from perfkit.system.limits import read_limits
+from perfkit.system.limits import group_memory, read_limits, read_throttling
 
 V1_UNLIMITED = str(2**63 - 4096)
-
-
-@pytest.fixture
-def tree(tmp_path):
-    """Write files below a root; the root."""
-
-    def write(files):
-        for name, text in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return tmp_path
-
-    return write
 
 
 def status(cpus):
@@ -228,6 +218,121 @@ def test_group_outside_the_mount(tree):
     """A group above what is mounted, as a namespace may show it, leaves the top of the tree."""
     root = tree({"proc/self/cgroup": "0::/../other\n", **v2("200000 100000", group="")})
     assert read_limits(root).quota_cpus == 2.0
+
+
+def test_hub_variables_stand_in(tree):
+    """JupyterHub's limits count where no control group tells, and only there."""
+    said = {"CPU_LIMIT": "1.5", "MEM_LIMIT": "2147483648"}
+    bare = tree({"proc/self/status": status("0-7")})
+    limits = read_limits(bare, said)
+    assert (limits.quota_cpus, limits.cpus, limits.memory_bytes) == (1.5, 1.5, 2**31)
+    assert "CPU_LIMIT 1.5" in limits.reason and "MEM_LIMIT" in limits.reason
+    told = tree({"proc/self/cgroup": "0::/job\n", **v2("300000 100000", "4096")})
+    assert (read_limits(told, said).quota_cpus, read_limits(told, said).memory_bytes) == (3, 4096)
+
+
+def test_variables_are_not_of_another_tree(tree, monkeypatch):
+    """What the environment of this process says holds for this process alone."""
+    monkeypatch.setenv("CPU_LIMIT", "1")
+    assert read_limits(tree({"proc/self/status": status("0-7")})).quota_cpus is None
+    assert read_limits().quota_cpus is not None
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1", "0", "nan", "inf", "1e99"])
+def test_strange_variables(tree, text):
+    """A variable that makes no sense is no limit."""
+    limits = read_limits(tree({}), {"CPU_LIMIT": text, "MEM_LIMIT": text})
+    assert limits == Limits(reason="no limit readable")
+
+
+def test_high_memory_limit(tree):
+    """memory.high slows down to a crawl before memory.max kills: the lower one counts."""
+    root = tree({"proc/self/cgroup": "0::/job\n", **v2(memory="9000")})
+    (root / "sys/fs/cgroup/job/memory.high").write_text("5000\n")
+    assert read_limits(root).memory_bytes == 5000
+    (root / "sys/fs/cgroup/job/memory.high").write_text("max\n")
+    assert read_limits(root).memory_bytes == 9000
+
+
+def test_memory_used(tree):
+    """Of the group that is nearest to its limit, without files that can be dropped."""
+    place = "sys/fs/cgroup/a"
+    root = tree(
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            f"{place}/memory.max": "1000",
+            f"{place}/memory.current": "900",
+            f"{place}/memory.stat": "anon 600\ninactive_file 250\n",
+            f"{place}/b/memory.max": "5000",
+            f"{place}/b/memory.current": "800",
+        }
+    )
+    assert group_memory(root) == (650, 1000)
+
+
+@pytest.mark.parametrize("unit", ["throttled_usec 2500000", "throttled_time 2500000000"])
+def test_throttling(tree, unit):
+    """Version 2 counts microseconds, version 1 nanoseconds; the most stopped group counts."""
+    place = "sys/fs/cgroup/a"
+    root = tree(
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            f"{place}/cpu.stat": f"nr_periods 100\nnr_throttled 40\n{unit}\n",
+            f"{place}/b/cpu.stat": "usage_usec 7\nnr_periods 10\nnr_throttled 0\nodd line here\n",
+        }
+    )
+    stops = read_throttling(root)
+    assert (stops.periods, stops.throttled) == (100, 40)
+    assert stops.stopped_s == pytest.approx(2.5)
+
+
+def test_no_throttling_is_told(tree):
+    """None, not 0, where the kernel does not count."""
+    assert read_throttling(tree({"proc/self/cgroup": "0::/a\n"})) is None
+    assert group_memory(tree({})) is None
+
+
+def test_real_control_group():
+    """In a group that this machine lets be made, the limit of an ancestor is the one found."""
+    groups = [
+        top
+        for top in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
+        if (top / "cgroup.procs").exists() and os.access(top, os.W_OK)
+    ]
+    code = "import perfkit; print(perfkit.machine().limits.quota_cpus)"
+    own = f"perfkit-test-{os.getpid()}"
+    with ExitStack() as stack:
+        for top in groups:
+            try:
+                leaf = _made(stack, top / own)
+            except OSError:
+                continue
+            assert _inside(leaf, code) == "0.5"
+            return
+    # Nobody may make one here: then at least the reading of this process's own must not fail.
+    assert read_limits(Path("/")).reason
+
+
+def _made(stack, parent):
+    """A group of half a CPU, in it one without a limit, both gone at the end. OSError if not."""
+    parent.mkdir()
+    stack.callback(parent.rmdir)
+    if (parent / "cpu.cfs_quota_us").exists():
+        (parent / "cpu.cfs_quota_us").write_text("50000")
+    else:
+        (parent / "cpu.max").write_text("50000 100000")
+    leaf = parent / "leaf"
+    leaf.mkdir()
+    stack.callback(leaf.rmdir)
+    return leaf
+
+
+def _inside(group, code):
+    """What Python prints when it runs in `group`."""
+    join = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0'); {code}"
+    ran = subprocess.run([sys.executable, "-c", join], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
 
 
 def test_this_machine():

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfkit.system import native
 from perfkit.system.caches import Cache
 from perfkit.tiers import chase
 from perfkit.tiers import latency as subject
@@ -31,9 +32,9 @@ CURVE = [(1024 * kib, ns * 1e-9) for kib, ns in SEEN.items()]
 @pytest.fixture
 def fresh_code():
     """The tried code is kept for the process: these tests try it anew."""
-    chase._tried_code.cache_clear()
+    native.tried.cache_clear()
     yield
-    chase._tried_code.cache_clear()
+    native.tried.cache_clear()
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_code_for_arm():
 
 def test_code_is_never_writable_and_executable():
     """The page of the code can be read and run, and nothing else."""
-    address = chase._tried_code().memory
+    address = chase._checked_code().memory
     place = np.frombuffer(address, np.uint8).ctypes.data
     for line in Path("/proc/self/maps").read_text().splitlines():
         low, high = (int(part, 16) for part in line.split()[0].split("-"))
@@ -82,16 +83,15 @@ def test_code_is_never_writable_and_executable():
     pytest.fail("the page is not mapped")
 
 
-def test_bad_code_ends_only_a_child(fresh_code, tmp_path, monkeypatch):
+def test_bad_code_ends_only_a_child(monkeypatch):
     """Bytes that the processor refuses are tried by a child, and then not used."""
-    bad = tmp_path / "chase.py"
-    bad.write_text(Path(chase.__file__).read_text().replace('"f30f1efa"', '"0f0b0f0b"'))
-    monkeypatch.setattr(chase, "__file__", str(bad))
+    refused = {"x86_64": bytes.fromhex("0f0b"), "aarch64": bytes(4)}
+    monkeypatch.setattr(chase, "CODE", refused)
     way, notes = walker()
     assert way is TreeWalk and "its trial ended with -" in notes[0]
 
 
-def test_other_processor(fresh_code, monkeypatch):
+def test_other_processor(monkeypatch):
     """Where no code is written libc's way takes over, and says why."""
     monkeypatch.setattr(chase, "CODE", {})
     way, notes = walker()
