@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _PUBLIC = {
+    "Diagnosis": "perfkit.records.doctor",
     "DeviceError": "perfkit.errors",
     "IncomparableRecords": "perfkit.errors",
     "IoTime": "perfkit.records.tiers",
@@ -24,6 +25,7 @@ _PUBLIC = {
     "UsageError": "perfkit.errors",
     "annotate": "perfkit.measure.annotations",
     "check": "perfkit.lessons.checks",
+    "diagnose": "perfkit.measure.doctor",
     "last": "perfkit.records.base",
     "machine": "perfkit.system.facts",
     "predict": "perfkit.lessons.predictions",

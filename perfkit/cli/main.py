@@ -8,12 +8,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from perfkit.cli import lab, results, tiers, timeline
+from perfkit.cli import doctor, lab, results, tiers, timeline
 from perfkit.errors import PerfkitError, UsageError
 
 __all__ = ["SUBJECTS", "main"]
 
-SUBJECTS = {"lab": lab, "results": results, "tiers": tiers, "timeline": timeline}
+SUBJECTS = {
+    "doctor": doctor,
+    "lab": lab,
+    "results": results,
+    "tiers": tiers,
+    "timeline": timeline,
+}
 
 
 class _Parser(argparse.ArgumentParser):

@@ -12,6 +12,7 @@ import msgspec
 from perfkit import ledger, units
 from perfkit.errors import UsageError
 from perfkit.records.base import Record
+from perfkit.records.doctor import Diagnosis
 from perfkit.records.lesson import Answer, Prediction
 from perfkit.records.lines import LineProfile
 from perfkit.records.tiers import IoTime, TierAnswer, TierTable
@@ -111,6 +112,7 @@ def _prediction(record: Prediction) -> str:
 _HEADLINES: dict[str, tuple[type[Record], Callable[[Any], str]]] = {
     "Answer": (Answer, lambda record: str(record.status)),
     "Prediction": (Prediction, _prediction),
+    "Diagnosis": (Diagnosis, lambda record: units.count(len(record.findings), "finding")),
     "LineProfile": (LineProfile, _lines),
     "IoTime": (IoTime, lambda record: f"{units.capacity(record.read_requested_bytes)} read"),
     "TierAnswer": (TierAnswer, lambda record: record.path),

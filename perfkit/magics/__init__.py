@@ -25,7 +25,11 @@ _TIMED = {
 }
 """Magics whose bodies the engine runs, and their rooms."""
 
-_PLAIN = {"tiers": "perfkit.magics.tiers", "timeline": "perfkit.magics.timeline"}
+_PLAIN = {
+    "doctor": "perfkit.magics.doctor",
+    "tiers": "perfkit.magics.tiers",
+    "timeline": "perfkit.magics.timeline",
+}
 """Line magics that run no body, and their rooms."""
 
 _loaded: dict[int, tuple[CellEngine, list[tuple[str, str, Any]]]] = {}

@@ -22,6 +22,7 @@ _VIEWS = {
     ("perfkit.records.machine", "Machine"): "perfkit.render.machine",
     ("perfkit.records.timeline", "TimelineReport"): "perfkit.render.timeline",
     ("perfkit.timeline.trace", "Timeline"): "perfkit.render.timeline",
+    ("perfkit.records.doctor", "Diagnosis"): "perfkit.render.doctor",
     ("perfkit.records.lesson", "Prediction"): "perfkit.render.lesson",
     ("perfkit.records.lesson", "Answer"): "perfkit.render.lesson",
     ("perfkit.records.lesson", "Recorded"): "perfkit.render.lesson",

@@ -113,8 +113,8 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
     """A numeric library of this process.
 
     `kind`: BLAS, LAPACK, OpenMP, threads (another pool), package, SIMD or FFT. `of`: the package
-    that brought it. `threads`: how many it uses now. `loaded`: is it in this process? `can_set`: does
-    threadpoolctl know how to set its threads? `reason`: why something is not known.
+    that brought it. `threads`: how many it uses now. `loaded`: is it in this process? `can_set`:
+    does threadpoolctl know how to set its threads? `reason`: why something is not known.
     """
 
     name: str

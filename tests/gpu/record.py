@@ -29,7 +29,7 @@ def main() -> int:
     for record in records:
         print(bundle(record)["text/plain"], end="\n\n")
     print(f"written to {target.relative_to(ROOT)}")
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/devices"]
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/devices", "tests/system"]
     return subprocess.run(command, cwd=ROOT, timeout=CHECKS_S, check=False).returncode
 
 

@@ -37,7 +37,7 @@ def memory_short(seen: Diagnosis) -> Iterator[Finding]:
     left = seen.weather.memory_available_bytes
     limits = (seen.limits.memory_bytes, seen.processor.memory_bytes)
     total = min((size for size in limits if size), default=None)
-    if left is None or not total or left > max(0.1 * total, GiB / 4):
+    if left is None or not total or left > 0.1 * total:
         return
     limited = seen.limits.memory_bytes == total
     yield Finding(
