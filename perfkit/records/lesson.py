@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from perfkit.records.base import Record
+from perfkit.records.base import Record, Seconds, Share
 from perfkit.records.timing import Timing
 
-__all__ = ["Answer", "Prediction", "Recorded"]
+__all__ = ["Answer", "Loop", "Prediction", "Recorded"]
 
 
 class Prediction(Record, frozen=True, kw_only=True):
@@ -26,6 +26,16 @@ class Answer(Record, frozen=True, kw_only=True):
     question: str
     status: Literal["right", "wrong", "not attempted"]
     message: str = ""
+
+
+class Loop(Record, frozen=True, kw_only=True):
+    """A learner's own loop round an experiment: seconds of a run, runs a day, and what they had
+    forgotten by the time it ended.
+    """
+
+    run_s: Seconds | None = None
+    runs_per_day: Share | None = None
+    forgot: str = ""
 
 
 class Recorded(Record, frozen=True, kw_only=True):
