@@ -14,8 +14,10 @@ from perfkit.records.lesson import Answer
 __all__ = ["Wrong", "check", "question"]
 
 _LESSONS = {
+    "00": "perfkit.lessons.start",
     "10": "perfkit.lessons.tiers",
     "11": "perfkit.lessons.caches",
+    "13": "perfkit.lessons.quota",
     "30": "perfkit.lessons.lines",
     "31": "perfkit.lessons.stopwatch",
     "32": "perfkit.lessons.traces",

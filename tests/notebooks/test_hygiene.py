@@ -7,6 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from perfkit.lessons.bets import BETS
+
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TAGS = {
@@ -108,8 +110,19 @@ def test_predictions_are_open(path):
     source = "\n".join(cell.source for cell in cells(path, "code"))
     asked = re.findall(r'predict\(\s*"([^"]+)", None', source)
     assert asked
-    assert asked == re.findall(r'reveal\(\s*"([^"]+)"', source)
+    own = [key for key in asked if not key.startswith("bet.")]
+    assert own == re.findall(r'reveal\(\s*"([^"]+)"', source)
     assert not re.search(r'predict\(\s*"[^"]+", [^N]', source)
+
+
+def test_bets_are_placed_and_settled():
+    """Lesson 00 asks for every bet, and each is settled in its lesson as soon as there is one."""
+    text = {path.stem[:2]: path.read_text() for path in LESSONS}
+    asked = re.findall(r'predict\(\\"(bet\.\w+)', text["00"])
+    assert asked == list(BETS)
+    for key, bet in BETS.items():
+        settled = {number for number, source in text.items() if f'settle(\\"{key}' in source}
+        assert settled == {bet.lesson} & text.keys()
 
 
 @each_lesson
