@@ -18,6 +18,7 @@ _LESSONS = {
     "10": "perfkit.lessons.tiers",
     "11": "perfkit.lessons.caches",
     "13": "perfkit.lessons.quota",
+    "21": "perfkit.lessons.precision",
     "30": "perfkit.lessons.lines",
     "31": "perfkit.lessons.stopwatch",
     "32": "perfkit.lessons.traces",

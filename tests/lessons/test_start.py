@@ -70,7 +70,7 @@ def test_settling_without_a_bet():
 
 def test_no_such_bet():
     """A wrong key is told in one line with the right ones."""
-    with pytest.raises(UsageError, match="'bet.horse' is no bet: there are bet.loop"):
+    with pytest.raises(UsageError, match=r"'bet.horse' is no bet: there are bet.loop"):
         bets.settle("bet.horse", 1)
 
 
