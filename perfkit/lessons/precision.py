@@ -177,7 +177,7 @@ def _why(x: np.ndarray, given: np.ndarray, bits: int) -> str:
 
 def switches() -> Table:
     """What decides on the bits of float32 products, of the packages in this process."""
-    words = ("precision", "tf32", "TF32", "x64")
+    words = ("fp32_precision", "matmul_precision", "tf32", "TF32", "tensor_float_32", "x64")
     found = [each for each in read_frameworks()[1] if any(word in each.name for word in words)]
     rows = [(each.name, each.value, each.means) for each in found]
     note = [] if rows else ["no package with such a switch is loaded"]
