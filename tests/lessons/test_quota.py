@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import perfkit
-from perfkit.lessons import check, quota
+from perfkit.lessons import check, machines, quota
 from perfkit.records.doctor import Diagnosis, Finding
 from perfkit.records.machine import Limits
 
@@ -194,7 +194,7 @@ def test_lines_are_the_kernels(root):
 
 def test_mask_in_words():
     """A mask in words of 32 CPUs, as kernels of 2, 16, 64 and 128 CPUs write it."""
-    written = [quota._bits(*each) for each in (("0-1", 2), ("0-15", 16), ("63", 64), ("0", 128))]
+    written = [machines._bits(*each) for each in (("0-1", 2), ("0-15", 16), ("63", 64), ("0", 128))]
     last = "00000000,00000000,00000000,00000001"
     assert written == ["3", "ffff", "80000000,00000000", last]
 

@@ -187,6 +187,19 @@ def test_threads_fit_in_the_quota(cpus, threads):
     assert found.fix.endswith(f"threadpool_limits({threads})")
 
 
+def test_threads_that_gain_nothing_in_a_burst_are_no_problem_yet():
+    slow, burst = (
+        next(
+            f
+            for f in advise(sound(**FAULTS["threads-over-limit"], thread_gain=gain))
+            if f.id == "threads-over-limit"
+        )
+        for gain in (8.0, 0.52)
+    )
+    assert slow.severity == "problem" and "8.00 x as fast" in slow.gain
+    assert burst.severity == "warning" and "burst" in burst.gain and "0.52" in burst.gain
+
+
 def test_as_many_threads_as_fit_are_no_fault():
     """The limit itself is allowed."""
     limits = Limits(quota_cpus=2.5, affinity_cpus=2, cpus=2, reason="r")
